@@ -1,0 +1,3 @@
+from rledit.main import cli
+
+cli()

@@ -1,0 +1,76 @@
+"""`rledit sar`."""
+
+import click
+
+from rledit.options import common, given
+
+
+@click.command("sar", short_help="Extract the core of an RL update.")
+@click.argument("base")
+@click.argument("rl")
+@click.option(
+    "--rank",
+    default="0.01",
+    show_default=True,
+    metavar="R",
+    help="Rank kept of each update: a share of min(m, n) (0.01), a number (8), the least "
+    "that keeps a share of its energy (energy:0.9), or full.",
+)
+@click.option(
+    "--base-rank",
+    default="full",
+    show_default=True,
+    metavar="R",
+    help="Rank of the base's spectral space: full, a share or a number.",
+)
+@click.option(
+    "--projection",
+    default="spectral",
+    show_default=True,
+    metavar="spectral|none",
+    help="none: the truncated update itself, a plain low-rank extraction.",
+)
+@click.option("--scale", default=1.0, show_default=True, help="Factor on the kept part.")
+@click.option("--include", metavar="REGEX", help="Edit only targets whose name it is found in.")
+@click.option("--exclude", metavar="REGEX", help="Leave out targets whose name it is found in.")
+@click.option(
+    "--rest",
+    default="base",
+    show_default=True,
+    metavar="base|rl",
+    help="Whose embeddings, norms and other tensors to keep; rl needs --save model.",
+)
+@click.option(
+    "--save",
+    default="core",
+    show_default=True,
+    metavar="core|model|both",
+    help="A core (a PEFT adapter), the whole edited model, or a folder of each.",
+)
+@click.option(
+    "--svd",
+    default="auto",
+    show_default=True,
+    metavar="auto|exact|gram|krylov",
+    help="How updates are decomposed.",
+)
+@click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    metavar="cpu|cuda[:i]",
+    help="Where to compute; auto takes a CUDA device where there is one.",
+)
+@click.option("--seed", default=0, show_default=True, help="Of the decompositions' random starts.")
+@common
+def command(base: str, rl: str, out: str, as_json: bool, **options: object) -> None:
+    """Extract the core of the update that training left between BASE and RL.
+
+    BASE and RL are folders or Hub ids (org/name[@revision]); RL may be a PEFT LoRA folder.
+    """
+    from mergekit_rl.pipeline.sar import sar_events
+    from rledit.progress import follow
+    from rledit.show import as_text, print_result
+
+    summary = follow(sar_events(base, rl, out, **given(options)), out)
+    print_result(summary, as_json, lambda s: as_text(s, base, rl, out, options))

@@ -1,0 +1,82 @@
+"""Results as a person reads them."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rledit.escape import plain
+
+if TYPE_CHECKING:
+    from mergekit_rl.pipeline.apply import Applied
+    from mergekit_rl.pipeline.summary import Summary
+
+
+def print_result(result: Any, as_json: bool, text: Callable[[Any], str]) -> None:
+    """The result on stdout: JSON, or `text` of it."""
+    click.echo(json.dumps(result.as_dict(), indent=1) if as_json else plain(text(result)))
+
+
+def as_text(s: "Summary", base: str, rl: str, out: str, options: Mapping[str, Any]) -> str:
+    """A summary of an extraction."""
+    kinds = ", ".join(f"{count} {kind}" for kind, count in s.kinds.items())
+    unchanged = f", {s.unchanged} of them unchanged" if s.unchanged else ""
+    rows = [
+        ("targets", f"{s.targets} ({kinds}){unchanged}"),
+        ("update", f"{s.relative_update:.2e} of the weights' norm"),
+        ("kept", f"{s.kept:.4f} of the update's energy in the targets"),
+        ("  rank cut alone", f"{s.truncation:.4f}"),
+    ]
+    if options["projection"] == "spectral":
+        rows.append(("  projection's share", f"{s.projection_share:.4f}, by chance {s.chance:.4f}"))
+    left = "kept" if options["rest"] == "rl" else "left at the base"
+    rows += [
+        ("outside the targets", f"{s.outside:.4f} of the whole update's energy, {left}"),
+        ("rewiring matrices", _count(s.rewiring_numbers, s)),
+        ("stored factors", _count(s.factor_numbers, s)),
+        ("model", f"{s.model_numbers:,} numbers"),
+        ("visible", f"{s.visible:.4f} of the targets' entries differ in {s.dtype}; {_lost(s)}"),
+        ("side files", f"from {s.side_files_from}{_skipped(s)}"),
+        (
+            "time",
+            f"{s.seconds:.1f} s; over all threads {s.seconds_reading:.1f} reading, "
+            f"{s.seconds_computing:.1f} computing, {s.seconds_writing:.1f} writing",
+        ),
+        ("peak memory", f"{s.peak_bytes / 1e6:.0f} MB"),
+        ("written", f"{out}, {s.output_bytes / 1e6:.1f} MB"),
+    ]
+    lines = [f"core of {rl} over {base}", *_table(rows)]
+    return "\n".join([*lines, *(f"note: {note}" for note in s.notes)])
+
+
+def applied_text(a: "Applied", out: str) -> str:
+    """What `apply` did."""
+    rows = [
+        ("edited", f"{a.targets} of {a.tensors} tensors"),
+        ("base", "another than the core's" if a.other_base else "the core's, by its digests"),
+        ("written", f"{out}, {a.output_bytes / 1e6:.1f} MB in {a.seconds:.1f} s"),
+    ]
+    return "\n".join([*_table(rows), *(f"note: {note}" for note in a.notes)])
+
+
+def _table(rows: list[tuple[str, str]]) -> list[str]:
+    width = max(len(label) for label, _ in rows)
+    return [f"  {label:<{width}}  {value}" for label, value in rows]
+
+
+def _count(numbers: int, s: "Summary") -> str:
+    return f"{numbers:,} numbers, {numbers / s.model_numbers:.2%} of the model"
+
+
+def _lost(s: "Summary") -> str:
+    if s.rounding is None:
+        return "nothing was kept"
+    return f"rounding moves the result by {s.rounding:.2f} of what was kept"
+
+
+def _skipped(s: "Summary") -> str:
+    if not s.not_copied:
+        return ""
+    more = f" and {len(s.not_copied) - 5} more" if len(s.not_copied) > 5 else ""
+    return f"; not copied: {', '.join(s.not_copied[:5])}{more}"

@@ -1,0 +1,133 @@
+"""adapter_config.json of PEFT: what it asks for, and what is refused by name."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mergekit_rl.errors import EditError
+from mergekit_rl.io.jsonfile import read_object
+
+# Fields that make the adapter more than W + scaling·B A.
+_REFUSED = {
+    "use_dora": "DoRA rescales the base's weights",
+    "use_bdlora": "BD-LoRA has block-diagonal factors",
+    "use_qalora": "QA-LoRA pools its input",
+    "kasa_config": "KaSA alters the base's weights",
+    "arrow_config": "Arrow routes per token",
+    "alora_invocation_tokens": "aLoRA acts only after a token sequence",
+    "layer_replication": "it changes the stack of layers",
+    "monteclora_config": "MonteCLoRA samples its factors",
+    "megatron_config": "it is made for Megatron's modules",
+}
+_ALTERED_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
+# Fields that do not change the delta, or are read below.
+_KNOWN = frozenset(
+    """alora_invocation_tokens alpha_pattern arrow_config auto_mapping base_model_name_or_path bias
+    corda_config ensure_weight_tying eva_config exclude_modules fan_in_fan_out inference_mode
+    init_lora_weights kasa_config layer_replication layers_pattern layers_to_transform loftq_config
+    lora_alpha lora_bias lora_dropout lora_ga_config megatron_config megatron_core
+    modules_to_save monteclora_config peft_type peft_version qalora_group_size r rank_pattern
+    revision runtime_config target_modules target_parameters task_type trainable_token_indices
+    use_bdlora use_dora use_qalora use_rslora velora_config""".split()
+)
+_MAX_PATTERN = 10**6
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """The part of an adapter_config.json that decides its delta."""
+
+    base: str
+    revision: str | None
+    alpha: float
+    alpha_pattern: Mapping[str, float]
+    rslora: bool
+    target_parameters: tuple[str, ...]
+    token_rows: tuple[int, ...] | Mapping[str, tuple[int, ...]]
+
+    def scaling(self, module: str, r: int) -> float:
+        """alpha/r, or alpha/√r with rank-stabilised scaling (Kalajdzievski, 2023,
+        arXiv:2312.03732). The alpha pattern matches as PEFT's does: the first key that is a regex
+        of the whole name or of what follows a dot."""
+        alpha = self.alpha
+        for pattern, own in self.alpha_pattern.items():
+            if re.match(rf"(.*\.)?({pattern})$", module):
+                alpha = own
+                break
+        return alpha / math.sqrt(r) if self.rslora else alpha / r
+
+    def targets_parameter(self, path: str) -> bool:
+        """Whether `target_parameters` names the parameter: whole, or by what follows a dot."""
+        return any(path == t or path.endswith(f".{t}") for t in self.target_parameters)
+
+
+def read_lora_config(path: Path) -> LoraConfig:
+    """The LoRA configuration at `path`.
+
+    Raises:
+        EditError: another adapter type, a variant that is no plain low-rank delta (named), a field
+            that is not known, or a wrong type.
+    """
+    found = read_object(path)
+    kind = found.get("peft_type")
+    if kind != "LORA":
+        raise EditError(f"{path}: peft_type is {kind!r}, expected LORA; merge it with PEFT first")
+    for field, why in _REFUSED.items():
+        if found.get(field):
+            raise EditError(f"{path}: {field} is set and {why}; merge it with PEFT first")
+    init = found.get("init_lora_weights", True)
+    if isinstance(init, str) and init.lower().startswith(_ALTERED_BASE):
+        raise EditError(
+            f"{path}: init_lora_weights is {init!r}, which alters the base; convert the adapter to "
+            "plain LoRA with PEFT first"
+        )
+    if found.get("bias", "none") != "none":
+        raise EditError(f"{path}: bias is {found['bias']!r}, expected none; merge it with PEFT")
+    for field, value in found.items():
+        if field not in _KNOWN and value not in (None, False, {}, []):
+            raise EditError(f"{path}: the field {field!r} is not known, so it is not ignored")
+    return _parsed(found, path)
+
+
+def _parsed(found: Mapping[str, Any], path: Path) -> LoraConfig:
+    def of(field: str, kinds: tuple[type, ...], default: Any) -> Any:
+        value = found.get(field)
+        value = default if value is None else value
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            expected = " or ".join(kind.__name__ for kind in kinds)
+            raise EditError(f"{path}: {field} is {value!r}, expected {expected}")
+        return value
+
+    alpha_pattern = of("alpha_pattern", (dict,), {})
+    for pattern, alpha in alpha_pattern.items():
+        if type(alpha) not in (int, float) or len(pattern) > _MAX_PATTERN:
+            raise EditError(f"{path}: alpha_pattern[{pattern[:80]!r}] is not a number")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise EditError(f"{path}: alpha_pattern {pattern[:80]!r}: {error}") from None
+    rows = of("trainable_token_indices", (list, dict), [])
+    named = rows if isinstance(rows, dict) else {"": rows}
+    for indices in named.values():
+        if not isinstance(indices, list) or not all(type(i) is int and i >= 0 for i in indices):
+            raise EditError(f"{path}: trainable_token_indices is not a list of token ids")
+    parameters = of("target_parameters", (list,), [])
+    if not all(isinstance(parameter, str) for parameter in parameters):
+        raise EditError(f"{path}: target_parameters is not a list of names")
+    alpha = float(of("lora_alpha", (int, float), 8))
+    if not math.isfinite(alpha):
+        raise EditError(f"{path}: lora_alpha is {alpha}, expected a finite number")
+    return LoraConfig(
+        base=of("base_model_name_or_path", (str,), ""),
+        revision=of("revision", (str,), "") or None,
+        alpha=alpha,
+        alpha_pattern=alpha_pattern,
+        rslora=of("use_rslora", (bool,), False),
+        target_parameters=tuple(parameters),
+        token_rows={name: tuple(indices) for name, indices in named.items()}
+        if isinstance(rows, dict)
+        else tuple(rows),
+    )

@@ -1,0 +1,62 @@
+"""JSON from files nobody vouches for: sizes capped, duplicates refused, errors in one line."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from mergekit_rl.errors import EditError
+
+MAX_BYTES = 64 * 2**20  # an index of 100,000 tensors takes about 10 MB
+
+
+def parse_object(text: bytes, where: str) -> dict[str, Any]:
+    """The JSON object in `text`.
+
+    Raises:
+        EditError: not UTF-8, not JSON, not an object, nested deeper than Python's stack, or with
+            a key written twice; the message starts with `where`.
+    """
+    try:
+        found = json.loads(text.decode("utf-8"), object_pairs_hook=_no_duplicates)
+    except RecursionError:
+        raise EditError(f"{where} is nested too deeply to be read") from None
+    except ValueError as error:
+        raise EditError(f"{where} is not valid JSON: {error}") from None
+    except _DuplicateKey as error:
+        raise EditError(f"{where} holds the name {error.args[0]!r} twice") from None
+    if not isinstance(found, dict):
+        raise EditError(f"{where} holds a JSON {type(found).__name__}, expected an object")
+    return found
+
+
+def read_object(path: Path, *, optional: bool = False) -> dict[str, Any]:
+    """The JSON object in the file `path`; {} where `optional` and there is no such file."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MAX_BYTES:
+                raise EditError(f"{path} is {size:,} bytes, expected at most {MAX_BYTES:,}")
+            text = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        if optional:
+            return {}
+        raise EditError(f"{path} does not exist") from None
+    except OSError as error:
+        raise EditError(f"{path} cannot be read: {error.strerror}") from None
+    return parse_object(text, str(path))
+
+
+class _DuplicateKey(Exception):
+    pass
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise _DuplicateKey(key)
+            seen.add(key)
+    return found

@@ -1,0 +1,77 @@
+"""What a tensor's name says: its layer, its module kind, whether it is an edit target.
+
+Read from the names' form alone, so that a new architecture needs no table here.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+
+_NUMBER = re.compile(r"\d+")
+_PARAMETER = {"weight", "bias"}
+_EXPERTS = re.compile(r"(^|_)experts?$")
+# Matrices inside a layer that are no projection of attention or MLP.
+_NOT_A_PROJECTION = re.compile(
+    r"norm|embed|conv|router|rotary|position|relative_attention_bias|lora_|(^|\.)(ln|wte|wpe|gate"
+    r"|\w+_gate|\w*bias|scale)\b|(^|\.)ln_",
+    re.IGNORECASE,
+)
+
+
+def layer_index(name: str) -> int | None:
+    """The number of the layer a tensor belongs to; None outside the layers.
+
+    The first number in the name that does not count experts:
+
+    >>> layer_index("model.layers.3.mlp.experts.5.up_proj.weight"), layer_index("h.0.ln_1.weight")
+    (3, 0)
+    >>> layer_index("lm_head.weight") is None
+    True
+    """
+    parts = name.split(".")
+    for before, part in pairwise(parts):
+        if _NUMBER.fullmatch(part) and not _EXPERTS.search(before):
+            return int(part)
+    return None
+
+
+def module_kind(name: str) -> str:
+    """The module's own name, without its place: `q_proj`, `input_layernorm`, `embed_tokens`.
+
+    >>> module_kind("model.layers.3.self_attn.q_proj.weight")
+    'q_proj'
+    >>> module_kind("model.layers.3.mlp.experts.gate_up_proj")
+    'gate_up_proj'
+    """
+    parts = [part for part in name.split(".") if not _NUMBER.fullmatch(part)]
+    if len(parts) > 1 and parts[-1] in _PARAMETER:
+        parts.pop()
+    return parts[-1] if parts else name
+
+
+def is_projection(name: str, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor is a projection of attention or MLP: a matrix named `….weight` inside a
+    numbered layer, or a packed stack (E, m, n) of experts; no norm, embedding, router, convolution
+    or bias."""
+    if layer_index(name) is None or len(shape) not in (2, 3) or min(shape) < 1:
+        return False
+    if min(shape[-2:]) < 2 or _NOT_A_PROJECTION.search(name):
+        return False
+    if len(shape) == 2:
+        return name.endswith(".weight")
+    return any(_EXPERTS.search(part) or part.endswith("moe") for part in name.split("."))
+
+
+def match_names(base: Iterable[str], other: Mapping[str, object] | set[str]) -> dict[str, str]:
+    """{base name: other's name} for every tensor both have.
+
+    Names agree as they are, or else across one `model.` prefix that one side has and the other
+    lacks (a bare decoder saved without its head, or with it).
+    """
+    found = {}
+    for name in base:
+        for candidate in (name, f"model.{name}", name.removeprefix("model.")):
+            if candidate in other:
+                found[name] = candidate
+                break
+    return found

@@ -1,0 +1,203 @@
+"""What `sar` will do to every tensor, from headers and configs alone."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from mergekit_rl import __version__
+from mergekit_rl.errors import EditError
+from mergekit_rl.io.adapter_layout import Group, adapter_layout
+from mergekit_rl.io.checkpoint import FLOATS
+from mergekit_rl.io.modules import Modules
+from mergekit_rl.io.names import is_projection
+from mergekit_rl.io.shards import SHARD_BYTES, shard
+from mergekit_rl.io.writer import Layout
+from mergekit_rl.pipeline.donor import Donor, choose_donor
+from mergekit_rl.pipeline.options import SarOptions
+from mergekit_rl.pipeline.pair import Pair
+
+ADAPTER = "adapter_model.safetensors"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Attributes:
+    pair, options: what is edited and how.
+    targets: names of the base's tensors that are edited.
+    model: {name: (dtype, shape)} of the whole edited model, named as its donor names them.
+    donor: where config and side files come from.
+    """
+
+    pair: Pair
+    options: SarOptions
+    targets: tuple[str, ...]
+    model: Mapping[str, tuple[str, tuple[int, ...]]]
+    donor: Donor
+
+    @property
+    def saves_core(self) -> bool:
+        return self.options.save in ("core", "both")
+
+    @property
+    def saves_model(self) -> bool:
+        return self.options.save in ("model", "both")
+
+    def folder(self, part: str) -> str:
+        """Where in the output the `core` or the `model` lies: in a folder of its own where both
+        are saved."""
+        return f"{part}/" if self.options.save == "both" else ""
+
+    def output_dtype(self, name: str) -> str:
+        """The dtype the base's tensor `name` has in the output."""
+        return output_dtype(self.pair, self.options, name)
+
+    def key(self) -> str:
+        """Identifies options and inputs: what a resume must agree with."""
+        parts = [
+            __version__,
+            self.options.as_dict(),
+            self.pair.base.fingerprint(),
+            self.pair.expert.fingerprint(),
+        ]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where everything lies in the output, once the ranks are known.
+
+    Attributes:
+        ranks: {target: rank k its update is cut to}.
+    stored: {target: rank of its stored factors}, less than k where the base's space is smaller.
+        layout: all tensor files.
+        groups: what fills the adapter's tensors.
+        adapter_config: None without a core.
+        model_file: {name in the output model: its file}.
+        index: the shards' index file, {} where one file holds the model.
+    """
+
+    ranks: Mapping[str, int]
+    stored: Mapping[str, int]
+    layout: Layout
+    groups: tuple[Group, ...]
+    adapter_config: Mapping[str, Any] | None
+    model_file: Mapping[str, str]
+    index: Mapping[str, bytes]
+
+
+def plan_sar(pair: Pair, options: SarOptions) -> Plan:
+    """Decides targets, output tensors and donor.
+
+    Raises:
+        EditError: no target, a target that the expert lacks or has in another shape, or a rest that
+            cannot be combined.
+    """
+    base = pair.base
+    projections = [
+        name
+        for name, info in base.tensors.items()
+        if info.dtype in FLOATS and is_projection(name, info.shape)
+    ]
+    targets = tuple(name for name in projections if options.wants(name))
+    if not targets:
+        raise EditError(_no_targets(pair, options, projections))
+    for name in targets:
+        if name not in pair.names:
+            raise EditError(f"{pair.expert.ref} has no {name}: it was not trained from {base.ref}")
+        if not pair.same_shape(name):
+            theirs = pair.expert.tensors[pair.names[name]].shape
+            raise EditError(
+                f"{name} is {base.tensors[name].shape} in {base.ref} and {theirs} in "
+                f"{pair.expert.ref}: experts must be trained from this base"
+            )
+    return Plan(pair, options, targets, _model(pair, options), choose_donor(pair, options))
+
+
+def plan_files(plan: Plan, ranks: Mapping[str, int], shard_bytes: int = SHARD_BYTES) -> Files:
+    """Lays out the output for {target: rank}."""
+    stored = {name: _stored_rank(plan, name, k) for name, k in ranks.items()}
+    layout: dict[str, Any] = {}
+    groups: list[Group] = []
+    config = None
+    model_file: dict[str, str] = {}
+    index: dict[str, bytes] = {}
+    if plan.saves_core:
+        base = plan.pair.base
+        modules = Modules({name: info.shape for name, info in base.tensors.items()}, base.config)
+        ref = base.ref if base.revision is None else base.name
+        config, groups = adapter_layout(modules, stored, ref)
+        if base.revision:
+            config["revision"] = base.revision
+        layout[plan.folder("core") + ADAPTER] = {
+            key: ("F32", shape) for group in groups for key, (shape, _) in group.tensors.items()
+        }
+    if plan.saves_model:
+        files, index = shard(plan.model, shard_bytes)
+        prefix = plan.folder("model")
+        for file, tensors in files.items():
+            layout[prefix + file] = tensors
+            model_file |= dict.fromkeys(tensors, prefix + file)
+        index = {prefix + file: content for file, content in index.items()}
+    return Files(ranks, stored, layout, tuple(groups), config, model_file, index)
+
+
+def output_dtype(pair: Pair, options: SarOptions, name: str) -> str:
+    """`--dtype`, else the expert's dtype, else the base's; integers stay as they are."""
+    own = pair.base.tensors[name].dtype
+    if own not in FLOATS:
+        return own
+    if options.dtype:
+        return options.dtype
+    theirs = pair.names.get(name)
+    found = pair.expert.tensors[theirs].dtype if theirs else own
+    return found if found in FLOATS else own
+
+
+def _model(pair: Pair, options: SarOptions) -> dict[str, tuple[str, tuple[int, ...]]]:
+    if options.rest == "base":
+        return {
+            name: (output_dtype(pair, options, name), info.shape)
+            for name, info in pair.base.tensors.items()
+        }
+    return {
+        name: (
+            options.dtype if options.dtype and info.dtype in FLOATS else info.dtype,
+            info.shape,
+        )
+        for name, info in pair.expert.tensors.items()
+    }
+
+
+def _no_targets(pair: Pair, options: SarOptions, projections: list[str]) -> str:
+    if not projections:
+        return (
+            f"{pair.base.ref} holds no attention or MLP projection (a matrix named ….weight in a "
+            "numbered layer): nothing to edit"
+        )
+    chosen = " and ".join(
+        f"--{what} {pattern!r}"
+        for what, pattern in (("include", options.include), ("exclude", options.exclude))
+        if pattern is not None
+    )
+    return (
+        f"{chosen} leaves none of the {len(projections)} projections, such as {projections[0]}; "
+        "only projections of attention and MLP are edited"
+    )
+
+
+def _stored_rank(plan: Plan, name: str, k: int) -> int:
+    if plan.options.projection == "none":
+        return k
+    return min(k, plan.options.base_rank.of(min(plan.pair.base.tensors[name].shape[-2:])))
+
+
+def stored_numbers(plan: Plan, ranks: Mapping[str, int]) -> int:
+    """Σ k(m + n): how many numbers the factors are."""
+    total = 0
+    for name in plan.targets:
+        shape = plan.pair.base.tensors[name].shape
+        total += prod(shape[:-2]) * ranks[name] * sum(shape[-2:])
+    return total

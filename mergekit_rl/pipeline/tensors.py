@@ -1,0 +1,264 @@
+"""The work on one tensor: read, rewire or copy, write, and the figures that tell what happened."""
+
+import hashlib
+import threading
+import time
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mergekit_rl.io.checkpoint import FLOATS, TORCH_DTYPES, Checkpoint
+from mergekit_rl.io.digest import ValueDigest
+from mergekit_rl.io.writer import Writer
+from mergekit_rl.pipeline.plan import ADAPTER, Files, Plan
+from mergekit_rl.pipeline.run import Job
+from mergekit_rl.spectral.edit import edit, visibility
+from mergekit_rl.spectral.projection import rank_for_energy, rewire
+
+Record = dict[str, Any]
+
+
+def keyed_generator(seed: int, name: str, index: int) -> torch.Generator:
+    """A CPU generator that depends on seed, tensor and matrix, on nothing else."""
+    key = hashlib.sha256(f"{seed} {name} {index}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(key[:8], "little", signed=True))
+
+
+def raw_bytes(tensor: Tensor) -> memoryview:
+    """A CPU tensor's bytes, row-major."""
+    return memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
+
+
+def measure_rank(plan: Plan, share: float, job: Job, _: None) -> int:
+    """The rank that keeps `share` of a target's update: the largest over a stack's matrices."""
+    base, expert, name = plan.pair.base, plan.pair.expert, job.name
+    rank = 1
+    for index in matrices(base, name):
+        delta = expert.delta(plan.pair.names[name], index)
+        if delta is not None:
+            w0 = base.read(name, index).to(plan.options.device)
+            rank = max(rank, rank_for_energy(delta(w0), share))
+    return rank
+
+
+class Rewirer:
+    """Does the jobs of a run, and writes each tensor as it is done.
+
+    A target's factors wait until their group of the adapter is complete; the group is the unit that
+    is committed.
+    """
+
+    def __init__(self, plan: Plan, files: Files, writer: Writer) -> None:
+        self._plan = plan
+        self._files = files
+        self._writer = writer
+        self._device = torch.device(plan.options.device)
+        self._group = {name: group for group in files.groups for name in group.members}
+        self._waiting: dict[str, dict[str, tuple[tuple[Tensor, Tensor] | None, Record]]] = {}
+        self._mutex = threading.Lock()
+        self._targets = set(plan.targets)
+        names = list(plan.pair.base.tensors)
+        if plan.options.rest == "rl":
+            known = set(plan.pair.names.values())
+            names += [name for name in plan.pair.expert.tensors if name not in known]
+        self.names = names
+
+    def unit(self, name: str) -> str:
+        """What is committed when the tensor's work is done."""
+        group = self._group.get(name)
+        return group.members[0] if group else name
+
+    def load(self, job: Job) -> tuple[Tensor, Any, float] | None:
+        """W₀, what forms Δ, and the seconds both took; None for what is read in pieces."""
+        name = job.name
+        pair = self._plan.pair
+        if name not in self._targets or len(pair.base.tensors[name].shape) != 2:
+            return None
+        started = time.perf_counter()
+        w0 = pair.base.read(name)
+        delta = pair.expert.delta(pair.names[name])
+        return w0, delta, time.perf_counter() - started
+
+    def work(self, job: Job, loaded: Any) -> None:
+        name = job.name
+        if name not in self._targets:
+            self._commit(name, self._copy(name), None)
+            return
+        record, factors = self._rewire(name, loaded)
+        self._commit(name, record, factors)
+
+    def _rewire(self, name: str, loaded: Any) -> tuple[Record, tuple[Tensor, Tensor] | None]:
+        """Edits every matrix of a target."""
+        plan, pair, options = self._plan, self._plan.pair, self._plan.options
+        info = pair.base.tensors[name]
+        digest = ValueDigest(info.shape)
+        dtype = TORCH_DTYPES[plan.output_dtype(name)]
+        record: Record = {}
+        factors: list[tuple[Tensor, Tensor]] = []
+        element = TORCH_DTYPES[plan.output_dtype(name)].itemsize * prod(info.shape[-2:])
+        for index in matrices(pair.base, name):
+            clock = _Clock()
+            if loaded is None:
+                w0 = pair.base.read(name, index)
+                form = pair.expert.delta(pair.names[name], index)
+                reading = clock.lap()
+            else:
+                w0, form, reading = loaded
+            digest.update(w0)
+            w0 = w0.to(self._device)
+            delta = (
+                torch.zeros(w0.shape, dtype=torch.float64, device=w0.device)
+                if form is None
+                else form(w0)
+            )
+            found = rewire(
+                w0,
+                delta,
+                self._files.ranks[name],
+                base_rank=options.base_rank.of(min(w0.shape)),
+                projection=options.projection,
+                scale=options.scale,
+                svd=options.svd,
+                generator=keyed_generator(options.seed, name, index or 0),
+            )
+            del delta
+            b, a = _padded(found.B, found.A, self._files.stored[name])
+            seen = visibility(w0, b, a, dtype)
+            new = edit(w0, b, a, dtype) if plan.saves_model else None
+            computing = clock.lap()
+            if new is not None:
+                self._write_model(name, raw_bytes(new.cpu()), element * (index or 0))
+            factors.append((b.cpu(), a.cpu()))
+            _accumulate(
+                record,
+                base_energy=_energy(w0),
+                update_energy=found.delta_energy,
+                truncated_energy=found.truncated_energy,
+                kept_energy=found.kept_energy,
+                chance_energy=found.truncated_energy * found.chance,
+                core_energy=found.kept_energy * options.scale**2,
+                rounding_energy=seen.rounding,
+                changed=seen.changed,
+                rewiring_numbers=found.base_rank**2,
+                matrices=1,
+                reading=reading,
+                computing=computing,
+                writing=clock.lap(),
+            )
+            record.setdefault("base_rank", found.base_rank)
+            record["base_rank"] = min(record["base_rank"], found.base_rank)
+            record["svd"] = found.method
+        record |= {
+            "shape": list(info.shape),
+            "rank": self._files.stored[name],
+            "digest": digest.hexdigest(),
+        }
+        if len(info.shape) == 2:
+            return record, factors[0]
+        return record, tuple(torch.stack(part) for part in zip(*factors, strict=True))
+
+    def _copy(self, name: str) -> Record:
+        """Passes a tensor outside the targets on, and measures the update that is left."""
+        plan, pair, options = self._plan, self._plan.pair, self._plan.options
+        record: Record = {"base_energy": 0.0, "update_energy": 0.0}
+        theirs = pair.names.get(name)
+        if name not in pair.base.tensors:  # the expert's alone
+            self._copy_pieces(pair.expert, name, name)
+            return record
+        info = pair.base.tensors[name]
+        comparable = pair.same_shape(name) and info.dtype in FLOATS
+        if comparable and pair.expert.tensors[theirs].dtype not in FLOATS:
+            comparable = False
+        digest = ValueDigest(info.shape)
+        at = 0
+        other = pair.expert.pieces(theirs) if comparable and pair.expert.touches(theirs) else None
+        keeps_base = plan.saves_model and options.rest == "base"
+        dtype = TORCH_DTYPES[plan.output_dtype(name)]
+        for piece in pair.base.pieces(name):
+            digest.update(piece)
+            if info.dtype in FLOATS:
+                record["base_energy"] += _energy(piece)
+            if other is not None:
+                update = next(other).to(torch.float32) - piece.to(torch.float32)
+                record["update_energy"] += _energy(update)
+            if keeps_base:
+                data = raw_bytes(piece.to(dtype))
+                self._write_model(name, data, at)
+                at += len(data)
+        if plan.saves_model and options.rest == "rl" and theirs is not None:
+            self._copy_pieces(pair.expert, theirs, name)
+        if theirs is not None and pair.expert.touches(theirs) and other is None:
+            record["not_compared"] = True
+        return record | {"digest": digest.hexdigest()}
+
+    def _copy_pieces(self, source: Checkpoint, theirs: str, name: str) -> None:
+        dtype = TORCH_DTYPES[self._plan.model[theirs][0]]
+        at = 0
+        for piece in source.pieces(theirs):
+            data = raw_bytes(piece.to(dtype))
+            self._write_model(name, data, at)
+            at += len(data)
+
+    def _write_model(self, name: str, data: memoryview, at: int) -> None:
+        if self._plan.options.rest == "rl":
+            name = self._plan.pair.names.get(name, name)
+        self._writer.write(self._files.model_file[name], name, data, at)
+
+    def _commit(self, name: str, record: Record, factors: Any) -> None:
+        """Commits a tensor, or its whole group once the last member is done."""
+        group = self._group.get(name)
+        if group is None:
+            self._writer.commit(name, {name: record})
+            return
+        unit = group.members[0]
+        with self._mutex:
+            waiting = self._waiting.setdefault(unit, {})
+            waiting[name] = (factors, record)
+            if len(waiting) < len(group.members):
+                return
+            del self._waiting[unit]
+        started = time.perf_counter()
+        file = self._plan.folder("core") + ADAPTER
+        every = {member: factors for member, (factors, _) in waiting.items()}
+        for key, (_, build) in group.tensors.items():
+            self._writer.write(file, key, raw_bytes(build(every)))
+        record["writing"] += time.perf_counter() - started
+        self._writer.commit(unit, {member: waiting[member][1] for member in group.members})
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self._at = time.perf_counter()
+
+    def lap(self) -> float:
+        now = time.perf_counter()
+        self._at, lap = now, now - self._at
+        return lap
+
+
+def matrices(checkpoint: Checkpoint, name: str) -> list[int | None]:
+    """The indices of a tensor's matrices: [None] for a matrix itself."""
+    shape = checkpoint.tensors[name].shape
+    return [None] if len(shape) == 2 else list(range(shape[0]))
+
+
+def _padded(b: Tensor, a: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """Factors of the planned rank: zeros where the base's space allowed fewer."""
+    missing = rank - b.shape[1]
+    if missing == 0:
+        return b, a
+    return (
+        torch.cat([b, b.new_zeros(b.shape[0], missing)], 1),
+        torch.cat([a, a.new_zeros(missing, a.shape[1])]),
+    )
+
+
+def _energy(x: Tensor) -> float:
+    return float(torch.linalg.vector_norm(x.to(torch.float32))) ** 2
+
+
+def _accumulate(record: Record, **figures: float) -> None:
+    for key, value in figures.items():
+        record[key] = record.get(key, 0) + value

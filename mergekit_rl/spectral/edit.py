@@ -1,0 +1,62 @@
+"""The one sum every edited weight comes from, and what its rounding leaves visible."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_BLOCK = 2**18  # entries: a few arrays of it fit a core's cache
+
+
+@dataclass(frozen=True)
+class Visibility:
+    """What a dtype shows of an edit.
+
+    Attributes:
+        changed: entries with cast(W₀ + Δ*) ≠ cast(W₀).
+        entries: all entries.
+        rounding: ‖cast(W₀ + Δ*) − W₀ − Δ*‖².
+    """
+
+    changed: int
+    entries: int
+    rounding: float
+
+
+def edit(w0: Tensor, b: Tensor, a: Tensor, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
+    """W₀ + scale·B A, summed in fp32 and cast once.
+
+    Args:
+        w0: (m, n), any float dtype; left as it is.
+        b, a: contiguous fp32 factors (m, k) and (k, n).
+        dtype: of the result.
+    """
+    out = torch.empty(w0.shape, dtype=dtype, device=w0.device)
+    for rows, start, delta in _blocks(w0, b, a, scale):
+        out[rows] = (start + delta).to(dtype)
+    return out
+
+
+def visibility(w0: Tensor, b: Tensor, a: Tensor, dtype: torch.dtype) -> Visibility:
+    """How much of W₀ + B A differs from W₀ once cast to `dtype`; arguments as in `edit`."""
+    changed, rounding = 0, 0.0
+    for _, start, delta in _blocks(w0, b, a, 1.0):
+        cast = (start + delta).to(dtype)
+        changed += int(torch.count_nonzero(cast != start.to(dtype)))
+        # cast − W₀ is exact or nearly so: the two are close
+        lost = cast.to(torch.float32).sub_(start).sub_(delta)
+        rounding += float(torch.linalg.vector_norm(lost)) ** 2
+    return Visibility(changed, w0.numel(), rounding)
+
+
+def _blocks(
+    w0: Tensor, b: Tensor, a: Tensor, scale: float
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Row blocks: their place, W₀ and scale·B A in fp32."""
+    m, n = w0.shape
+    step = max(1, _BLOCK // max(1, n))
+    for at in range(0, m, step):
+        rows = slice(at, at + step)
+        delta = b[rows] @ a
+        yield rows, w0[rows].to(torch.float32), delta if scale == 1.0 else delta.mul_(scale)
