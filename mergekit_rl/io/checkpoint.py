@@ -141,14 +141,16 @@ class Checkpoint:
 
     def delta(self, name: str, index: int | None = None) -> Callable[[Tensor], Tensor] | None:
         """Reads what it takes to form W − W₀, and returns the function that forms it: from W₀ as
-        stored, on its device, in fp64, exact. None where the delta is known to be 0 unread.
+        stored, on its device, in fp32 (one rounding of the exact difference) or wider. None
+        where the delta is known to be 0 unread.
 
         Args:
             name: this checkpoint's name of the tensor.
             index: as in `read`.
         """
         w1 = self.read(name, index)
-        return lambda w0: w1.to(w0.device).to(torch.float64) - w0.to(torch.float64)
+        wide = torch.float64 if w1.dtype == torch.float64 else torch.float32
+        return lambda w0: w1.to(w0.device).to(wide).sub_(w0.to(wide))
 
     def touches(self, name: str) -> bool:
         """Whether the tensor may differ from the base's, as far as that is known unread."""

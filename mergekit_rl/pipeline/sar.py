@@ -119,7 +119,7 @@ def _job(plan: Plan, name: str) -> Job:
     size = sum(info.nbytes for info in infos if info is not None)
     info = infos[0] or infos[1]
     if name not in plan.targets or len(info.shape) < 2:
-        return Job(name, cost=prod(info.shape) / 1e6, memory=2**26, size=size)
+        return Job(name, cost=100 * prod(info.shape) / 1e6, memory=2**26, size=size)
     m, n = info.shape[-2:]
     # Beside the inputs as stored: the update in fp64 and fp32, the base in fp64, two Gram matrices.
     memory = size // max(1, prod(info.shape[:-2])) + 20 * m * n + 16 * min(m, n) ** 2

@@ -107,12 +107,9 @@ class Rewirer:
             else:
                 w0, form, reading = loaded
             digest.update(w0)
-            w0 = w0.to(self._device)
-            delta = (
-                torch.zeros(w0.shape, dtype=torch.float64, device=w0.device)
-                if form is None
-                else form(w0)
-            )
+            wide = torch.float64 if w0.dtype == torch.float64 else torch.float32
+            w0 = w0.to(self._device).to(wide)
+            delta = torch.zeros(w0.shape, device=w0.device) if form is None else form(w0)
             found = rewire(
                 w0,
                 delta,

@@ -1,5 +1,7 @@
 """Leading eigenvectors of AᵀA by block Lanczos in fp32, refined and certified in fp64."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -12,19 +14,23 @@ _IN_CACHE = 2**22  # entries
 
 def leading_right_vectors(
     a: Tensor, k: int, tolerance: float, generator: torch.Generator
-) -> tuple[Tensor, float] | None:
-    """The k leading right singular vectors of `a` as rows (k, n), and the certificate: the
-    estimated ‖Â_k − A_k‖_F / ‖A_k‖_F, at most `tolerance`. None where that was not reached with a
+) -> tuple[Tensor, Tensor, float] | None:
+    """The k leading right singular vectors V of `a` as rows (k, n), (A V)ᵀ (k, m), and the
+    certificate: the estimated ‖Â_k − A_k‖_F / ‖A_k‖_F, at most `tolerance`. None where that was not reached with a
     basis of n/2 vectors: a method that does not iterate is cheaper then.
 
     Args:
-        a: (m, n), m ≥ n, fp64, of norm about 1.
+        a: (m, n), m ≥ n, fp64.
         k: 1 ≤ k < n.
         generator: CPU generator of the starting block.
     """
     n = a.shape[1]
-    guard = min(n, 2 * k + 8)
-    found = _lanczos(a.to(torch.float32), k, guard, tolerance, generator)
+    guard = min(n, k + k // 2 + 6)
+    # Scaled by a power of two, which is exact, so that fp32 neither over- nor underflows and
+    # f(c·A) = c·f(A) holds to the last bits.
+    norm = float(torch.linalg.vector_norm(a))
+    scale = 2.0 ** -math.floor(math.log2(norm)) if norm > 0 else 1.0
+    found = _lanczos((a * scale).to(torch.float32), k, guard, tolerance, generator)
     return None if found is None else _refine(a, found, k, guard, tolerance)
 
 
@@ -41,7 +47,7 @@ def _lanczos(
     newest = _orthonormal_rows(start.to(a.device, a.dtype))
     basis = a.new_empty(most + block, n)
     projected = a.new_zeros(most + block, most + block)  # basis AᵀA basisᵀ
-    check_at = guard + 2 * block
+    check_at = guard + 4 * block
     size = 0
     while size + block <= most:
         basis[size : size + block] = newest
@@ -62,13 +68,13 @@ def _lanczos(
         residual = tail @ vectors[-block:, :k]
         if truncation_error(values, residual, k, guard) <= tolerance:
             return vectors[:, :guard].T @ known
-        check_at = size + (block if size < 4 * guard else 4 * block)
+        check_at = size + block * (1 + size // 128)
     return None
 
 
 def _refine(
     a: Tensor, rows: Tensor, k: int, guard: int, tolerance: float
-) -> tuple[Tensor, float] | None:
+) -> tuple[Tensor, Tensor, float] | None:
     """Rayleigh–Ritz in fp64 on the span of `rows`, enlarged by its own residuals until they
     certify the tolerance."""
     rows = _orthonormal_rows(rows.to(torch.float64))
@@ -81,7 +87,7 @@ def _refine(
         residual = image[:k] @ a - values[:k, None] * rows[:k]
         error = truncation_error(values, residual.T, k, guard - 1)
         if error <= tolerance:
-            return rows[:k], error
+            return rows[:k], image[:k], error
         rows = _orthonormal_rows(torch.cat([rows, residual]))
     return None
 

@@ -56,7 +56,7 @@ def rewire(
 
     Args:
         w0: the base's weight W₀, (m, n).
-        delta: Δ = W₁ − W₀, (m, n), fp64.
+        delta: Δ = W₁ − W₀, (m, n), fp32 or fp64.
         k: rank kept of the update, ≥ 1; what exceeds r = min(m, n) counts as r, and then Δ_k = Δ.
         base_rank: b, ≥ 1; None or anything from r up is all of W₀'s numerical rank.
         scale: factor on Δ*.
@@ -67,6 +67,7 @@ def rewire(
     """
     m, n = delta.shape
     k = min(k, m, n)
+    delta = delta.to(torch.float64)
     energy = _energy(delta)
     if energy == 0.0:
         b = min(m, n) if base_rank is None else min(base_rank, m, n)
@@ -98,7 +99,7 @@ def rank_for_energy(delta: Tensor, share: float) -> int:
     """The smallest k with ‖Δ_k‖² ≥ share·‖Δ‖²; 1 where Δ is 0.
 
     Args:
-        delta: (m, n), fp64.
+        delta: (m, n), fp32 or fp64.
         share: 0 < share ≤ 1.
     """
     m, n = delta.shape
@@ -134,7 +135,7 @@ def _recompress(left: Tensor, right: Tensor, rank: int) -> tuple[Tensor, Tensor]
 
 
 def _energy(x: Tensor) -> float:
-    return float(torch.linalg.vector_norm(x, dtype=torch.float64)) ** 2
+    return float(torch.linalg.vector_norm(x)) ** 2
 
 
 def _product_energy(left: Tensor, right: Tensor) -> float:

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from mergekit_rl.spectral.svd import gram, truncated_svd
 
-_WELL_CONDITIONED = 1e-4  # λ_min/λ₁ of the Gram matrix above which fp32 factors serve
+_WELL_CONDITIONED = 3e-5  # λ_min/‖G‖ of the Gram matrix above which fp32 factors serve
+_INVERSE_STEPS = 12
 _REFINEMENTS = 8
 
 
@@ -41,7 +42,8 @@ def base_spaces(w: Tensor, rank: int | None = None) -> tuple[Space, Space]:
     Directions beyond the numerical rank, σ_i ≤ ε·max(m, n)·σ₁ with ε of fp32, belong to neither:
     a thin SVD returns arbitrary vectors for them. With `rank` None the spaces need no SVD: the
     short side is all of its ℝ^r where W has full rank (a Cholesky factorisation of the shifted Gram
-    matrix decides), and the long side is projected on by least squares.
+    matrix decides, or inverse iteration for a square one), and the long side is projected on by
+    least squares.
 
     Args:
         w: (m, n), any float dtype.
@@ -55,11 +57,10 @@ def base_spaces(w: Tensor, rank: int | None = None) -> tuple[Space, Space]:
         svd = truncated_svd(w, rank)
         alive = int((svd.S > _cutoff(m) * svd.S[0]).sum())
         return _span(svd.U[:, :alive].T), _span(svd.Vh[:alive])
-    if m > n:
-        quick = _least_squares(w, torch.float32)
-        if quick is not None:
-            return quick, whole(n)
-    return _careful_spaces(w)
+    if m == n:
+        return _square_spaces(w) or _careful_spaces(w)
+    column = _least_squares(w, torch.float32)
+    return _careful_spaces(w) if column is None else (column, whole(n))
 
 
 def _cutoff(longest: int) -> float:
@@ -71,19 +72,71 @@ def _span(rows: Tensor) -> Space:
     return Space(rows.shape[1], rows.shape[0], lambda x: (x @ rows.T) @ rows)
 
 
+def _square_spaces(w: Tensor) -> tuple[Space, Space] | None:
+    """The spaces of an (n, n) matrix with few directions beyond its numerical rank, as the
+    complements of those; None where they are many.
+
+    Block inverse iteration on W from an LU factorisation: the smallest singular values of RL bases
+    lie far apart, so a few steps settle them.
+    """
+    n = w.shape[0]
+    block = 16
+    if n < 8 * block:
+        return None
+    largest = _largest_singular_value(w.to(torch.float32))
+    w = w.to(torch.float64)
+    lu, pivots, failed = torch.linalg.lu_factor_ex(w)
+    if int(failed):
+        return None
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(n, block, generator=generator, dtype=torch.float64).to(w.device)
+    right = torch.linalg.qr(start)[0]
+    previous = None
+    for _ in range(_INVERSE_STEPS):
+        left = torch.linalg.qr(torch.linalg.lu_solve(lu, pivots, right, adjoint=True))[0]
+        right = torch.linalg.qr(torch.linalg.lu_solve(lu, pivots, left))[0]
+        u, s, vh = torch.linalg.svd(left.T @ w @ right)
+        gone = s <= _cutoff(n) * largest
+        count = int(gone.sum())
+        if count > block // 2 or not bool(torch.isfinite(s).all()):
+            return None
+        settled = previous is not None and bool(
+            ((s - previous).abs() <= 1e-6 * s + 1e-9 * largest)[-count - 1 :].all()
+        )
+        previous = s
+        if settled:
+            lost_left, lost_right = (left @ u)[:, gone], right @ vh.T[:, gone]
+            return _complement(lost_left.T), _complement(lost_right.T)
+    return None
+
+
+def _largest_singular_value(w: Tensor) -> float:
+    """σ₁, to about 1 %, by power iteration."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(4, w.shape[1], generator=generator).to(w.device)
+    for _ in range(6):
+        rows = (torch.linalg.qr(rows.T)[0].T @ w.T) @ w
+    return float(torch.linalg.matrix_norm(rows, 2)) ** 0.5
+
+
+def _complement(rows: Tensor) -> Space:
+    """The space orthogonal to orthonormal rows (c, size)."""
+    count, size = rows.shape
+    if count == 0:
+        return whole(size)
+    return Space(size, size - count, lambda x: x - (x @ rows.T) @ rows)
+
+
 def _careful_spaces(w: Tensor) -> tuple[Space, Space]:
     """The spaces of an (m, n) matrix, m ≥ n, whatever its condition: in fp64."""
     m, n = w.shape
     g = gram(w, torch.float64)
-    cutoff = _cutoff(m) ** 2 * _largest_eigenvalue(g)
-    if cutoff > 0 and _is_positive(g, cutoff):
-        if m == n:
-            return whole(m), whole(n)
-        found = _least_squares(w, torch.float64, g)
+    values, vectors = torch.linalg.eigh(g)
+    alive = values > _cutoff(m) ** 2 * values[-1]
+    if bool(alive.all()) and values[-1] > 0:
+        found = whole(m) if m == n else _least_squares(w, torch.float64, g)
         if found is not None:
             return found, whole(n)
-    values, vectors = torch.linalg.eigh(g)
-    alive = values > cutoff
     right = vectors[:, alive].T  # (ρ, n)
     left = (right @ w.T.to(torch.float64)) / values[alive].sqrt()[:, None]
     left = torch.linalg.qr(left.T)[0].T if left.shape[0] else left
@@ -99,8 +152,8 @@ def _least_squares(w: Tensor, dtype: torch.dtype, g: Tensor | None = None) -> Sp
     m, n = w.shape
     if g is None:
         g = gram(w, dtype)
-        largest = _largest_eigenvalue(g)
-        if largest == 0 or not _is_positive(g, _WELL_CONDITIONED * largest):
+        size = float(torch.linalg.vector_norm(g))  # at least λ₁
+        if size == 0 or not _is_positive(g, _WELL_CONDITIONED * size):
             return None
     factor, failed = torch.linalg.cholesky_ex(g)
     if int(failed):
@@ -110,13 +163,17 @@ def _least_squares(w: Tensor, dtype: torch.dtype, g: Tensor | None = None) -> Sp
     def project(rows: Tensor) -> Tensor:
         solution = rows.new_zeros(rows.shape[0], n)
         image = torch.zeros_like(rows)
-        enough = 1e-8 * float(torch.linalg.vector_norm(rows))
+        before = float(torch.linalg.vector_norm(rows))
+        enough = 1e-7 * before
         for _ in range(_REFINEMENTS):
             right = ((rows - image) @ exact).to(dtype)
             solution = solution + torch.cholesky_solve(right.T, factor).T.to(torch.float64)
             previous, image = image, solution @ exact.T
-            if float(torch.linalg.vector_norm(image - previous)) <= enough:
+            change = float(torch.linalg.vector_norm(image - previous))
+            # The error that is left, at the rate it shrinks by.
+            if change <= enough or (change < before and change * change / before <= enough):
                 break
+            before = change
         return image
 
     return Space(m, n, project)
@@ -127,15 +184,3 @@ def _is_positive(g: Tensor, shift: float) -> bool:
     shifted = g.clone()
     shifted.diagonal().sub_(shift)
     return int(torch.linalg.cholesky_ex(shifted)[1]) == 0
-
-
-def _largest_eigenvalue(g: Tensor) -> float:
-    """λ₁ of a Gram matrix, to about 1 %: subspace iteration from a fixed start."""
-    n = g.shape[0]
-    if n <= 64:
-        return float(torch.linalg.eigvalsh(g)[-1])
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(8, n, generator=generator, dtype=torch.float64).to(g.device, g.dtype)
-    for _ in range(8):
-        rows = torch.linalg.qr((rows @ g).T)[0].T
-    return float(torch.linalg.eigvalsh((rows @ g) @ rows.T)[-1])
