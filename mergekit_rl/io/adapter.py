@@ -7,14 +7,16 @@ import torch
 from torch import Tensor
 
 from mergekit_rl.errors import EditError
-from mergekit_rl.io.adapter_config import read_lora_config
+from mergekit_rl.io.adapter_config import LoraConfig, read_lora_config
 from mergekit_rl.io.adapter_reader import AdapterReader
 from mergekit_rl.io.checkpoint import Checkpoint, sampled_hash
 from mergekit_rl.io.folder import safe_file
 from mergekit_rl.io.header import TensorInfo
+from mergekit_rl.io.hub import locate
 from mergekit_rl.io.low_rank import LowRank, Rows
 
 WEIGHTS = "adapter_model.safetensors"
+PICKLED = "adapter_model.bin"
 
 
 class AdaptedCheckpoint(Checkpoint):
@@ -74,7 +76,7 @@ class AdaptedCheckpoint(Checkpoint):
                 return total
             fresh = values.to(w0.device).to(torch.float64)
             if not isinstance(new, Rows):
-                return fresh[part] - w0
+                return (fresh if index is None else fresh[index]) - w0
             rows = torch.tensor(new.indices, device=w0.device)
             total[rows] = fresh - w0[rows]
             return total
@@ -99,13 +101,30 @@ def open_adapted(
             do not fit; one side of a tied embedding only.
     """
     config = read_lora_config(safe_file(folder, "adapter_config.json", where=folder))
+    if not (folder / WEIGHTS).exists() and (folder / PICKLED).exists():
+        raise EditError(
+            f"{folder} holds a pickled adapter ({PICKLED}) and no {WEIGHTS}; convert it first: "
+            "PeftModel.from_pretrained(base, DIR).save_pretrained(OUT) of PEFT writes safetensors"
+        )
     weights = safe_file(folder, WEIGHTS, where=folder)
-    if base is None:
-        if not config.base:
-            raise EditError(f"{folder} names no base model; open it with one")
-        base = Checkpoint.open(config.base, revision=config.revision)
+    base = _named_base(folder, config) if base is None else base
     reader = AdapterReader(weights, config, base)
     reader.read()
     return AdaptedCheckpoint(
         ref, folder, revision, base, reader.low_rank, reader.replaced, config.base
     )
+
+
+def _named_base(folder: Path, config: LoraConfig) -> Checkpoint:
+    """The base that an adapter's config names: a whole model, so that no chain of adapters leads
+    back to itself."""
+    if not config.base:
+        raise EditError(f"{folder} names no base model; open it with one")
+    place, _ = locate(config.base, None if Path(config.base).is_dir() else config.revision)
+    if (place / "adapter_config.json").is_file() or (place / "core.json").is_file():
+        raise EditError(
+            f"{folder} names the base {config.base}, which is an adapter itself; open that over "
+            "its base first, and this one over it"
+        )
+    revision = config.revision if place != Path(config.base) else None
+    return Checkpoint.open(config.base, revision=revision)

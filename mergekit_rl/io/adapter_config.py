@@ -103,11 +103,11 @@ def _parsed(found: Mapping[str, Any], path: Path) -> LoraConfig:
 
     alpha_pattern = of("alpha_pattern", (dict,), {})
     for pattern, alpha in alpha_pattern.items():
-        if type(alpha) not in (int, float) or len(pattern) > _MAX_PATTERN:
-            raise EditError(f"{path}: alpha_pattern[{pattern[:80]!r}] is not a number")
+        if not _is_finite(alpha) or len(pattern) > _MAX_PATTERN:
+            raise EditError(f"{path}: alpha_pattern[{pattern[:80]!r}] is not a finite number")
         try:
             re.compile(pattern)
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise EditError(f"{path}: alpha_pattern {pattern[:80]!r}: {error}") from None
     rows = of("trainable_token_indices", (list, dict), [])
     named = rows if isinstance(rows, dict) else {"": rows}
@@ -117,8 +117,8 @@ def _parsed(found: Mapping[str, Any], path: Path) -> LoraConfig:
     parameters = of("target_parameters", (list,), [])
     if not all(isinstance(parameter, str) for parameter in parameters):
         raise EditError(f"{path}: target_parameters is not a list of names")
-    alpha = float(of("lora_alpha", (int, float), 8))
-    if not math.isfinite(alpha):
+    alpha = of("lora_alpha", (int, float), 8)
+    if not _is_finite(alpha):
         raise EditError(f"{path}: lora_alpha is {alpha}, expected a finite number")
     return LoraConfig(
         base=of("base_model_name_or_path", (str,), ""),
@@ -131,3 +131,7 @@ def _parsed(found: Mapping[str, Any], path: Path) -> LoraConfig:
         if isinstance(rows, dict)
         else tuple(rows),
     )
+
+
+def _is_finite(value: object) -> bool:
+    return type(value) in (int, float) and -1e30 < value < 1e30

@@ -47,7 +47,10 @@ class AdapterReader:
             match = _KEY.fullmatch(path)
             if match:
                 which = (match["linear"] or match["embedding"])[-1]
-                pairs.setdefault((match["module"], bool(match["embedding"])), {})[which] = info
+                pair = pairs.setdefault((match["module"], bool(match["embedding"])), {})
+                if which in pair:
+                    raise EditError(f"{self.path} holds lora_{which} of {match['module']} twice")
+                pair[which] = info
             else:
                 self._other(key, path, info)
         for (module, _), pair in pairs.items():
@@ -82,28 +85,27 @@ class AdapterReader:
                     f"{self.path}: {key!r} replaces one side of a tied embedding; untie the base"
                 )
             self._same_shape(key, info, name)
-            self.replaced[name] = info
+            self._replace(name, info)
 
     def _token_rows(self, module: str, info: TensorInfo) -> None:
         name = self._stored(f"{module}.weight")
         rows = self.config.token_rows
         if isinstance(rows, Mapping):
             rows = next((r for m, r in rows.items() if _is_tail(m, module)), ())
-        count = self.modules.shapes[name][0] if name else 0
-        if name is None or info.shape[:1] != (len(rows),) or any(i >= count for i in rows):
+        shape = self.modules.shapes[name] if name else (0,)
+        if info.shape != (len(rows), *shape[1:]) or any(i >= shape[0] for i in rows):
             raise EditError(
-                f"{self.path}: {module} has {info.shape[0]} trained token rows and the config "
-                f"lists {len(rows)} of {count}"
+                f"{self.path}: the trained token rows of {module} are {info.shape}, and the config "
+                f"lists {len(rows)} rows of {shape}"
             )
-        self.replaced[name] = Rows(rows, info)
+        self._replace(name, Rows(rows, info))
 
     def _copy_of_base(self, key: str, path: str, info: TensorInfo) -> None:
         name = self._stored(path.replace(".base_layer.weight", ".weight"))
         name = self.modules.embedding if name is None else name
         self._same_shape(key, info, name)
-        if name not in self.replaced and not torch.equal(
-            self._file.read(key).to(torch.float32), self._base.read(name).to(torch.float32)
-        ):
+        copy = self._file.read(key)  # in the dtype that training had
+        if not torch.equal(copy, self._base.read(name).to(copy.dtype)):
             raise EditError(f"{self.path}: {key!r} differs from the base's {name!r}: another base")
 
     # Factors
@@ -117,8 +119,11 @@ class AdapterReader:
     def _add(self, name: str, module: str, pair: Mapping[str, TensorInfo], flipped: bool) -> None:
         a, b = pair["A"], pair["B"]
         shape = self.modules.shapes[name]
-        inner, out = (shape[::-1] if flipped else shape)[::-1]
-        if len(a.shape) != 2 or b.shape != (out, a.shape[0]) or a.shape[1] != inner:
+        r = a.shape[0] if a.shape else 0
+        out, inner = shape if len(shape) == 2 else (0, 0)
+        if flipped:
+            out, inner = inner, out
+        if len(shape) != 2 or r < 1 or (b.shape, a.shape) != ((out, r), (r, inner)):
             raise EditError(
                 f"{self.path}: the factors of {module} are {b.shape} and {a.shape}, and {name} of "
                 f"the base is {shape}: it was trained on another base"
@@ -128,7 +133,17 @@ class AdapterReader:
             b_, a_ = self._factor(b), self._factor(a)
             return (a_.T.contiguous(), b_.T.contiguous()) if flipped else (b_, a_)
 
-        self.low_rank[name] = LowRank(load, self.config.scaling(module, a.shape[0]))
+        self._adapt(name, LowRank(load, self.config.scaling(module, r)))
+
+    def _adapt(self, name: str, low_rank: LowRank) -> None:
+        if name in self.low_rank:
+            raise EditError(f"{self.path} adapts {name!r} twice, under two keys")
+        self.low_rank[name] = low_rank
+
+    def _replace(self, name: str, new: TensorInfo | Rows) -> None:
+        if name in self.replaced:
+            raise EditError(f"{self.path} replaces {name!r} twice, under two keys")
+        self.replaced[name] = new
 
     def _factor(self, info: TensorInfo) -> Tensor:
         return self._file.read(info.name).to(torch.float32)
@@ -185,10 +200,10 @@ class AdapterReader:
         parts = self.modules.experts.get(path)
         if parts is None:
             name = self.modules.stored[path]
-            if len(self.modules.shapes[name]) == 2:
-                self._add(name, path, pair, False)
-            else:
+            if len(self.modules.shapes[name]) == 3:
                 self._stack(name, path, pair)
+            else:
+                self._add(name, path, pair, False)
             return
         experts = 1 + max(expert for expert, _ in parts)
         places = 1 + max(place for _, place in parts)
@@ -203,7 +218,7 @@ class AdapterReader:
                 b = b[:, expert::experts]
                 return b.to(torch.float32).contiguous(), a.to(torch.float32).contiguous()
 
-            self.low_rank[name] = LowRank(load, scaling)
+            self._adapt(name, LowRank(load, scaling))
 
     def _stack(self, name: str, path: str, pair: Mapping[str, TensorInfo]) -> None:
         experts, out, inner = self.modules.shapes[name]
@@ -219,7 +234,7 @@ class AdapterReader:
                 return a.transpose(1, 2).contiguous(), b.transpose(1, 2).contiguous()
             return b.contiguous(), a
 
-        self.low_rank[name] = LowRank(load, self.config.scaling(path, r))
+        self._adapt(name, LowRank(load, self.config.scaling(path, r)))
 
     def _stack_rank(
         self, path: str, pair: Mapping[str, TensorInfo], experts: int, out: int, inner: int

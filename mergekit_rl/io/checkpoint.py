@@ -15,6 +15,7 @@ from mergekit_rl.io.folder import check_link, read_tensors
 from mergekit_rl.io.header import TensorInfo
 from mergekit_rl.io.hub import locate
 from mergekit_rl.io.jsonfile import read_object
+from mergekit_rl.io.modules import Modules
 from mergekit_rl.io.quantised import refuse_quantised
 
 TORCH_DTYPES = {
@@ -98,12 +99,13 @@ class Checkpoint:
 
     @property
     def tied(self) -> bool:
-        """Whether the output head is the embedding: the config says so and no head is stored."""
+        """Whether the output head is the embedding: no head is stored, and the config says so, or
+        says nothing (which is how older versions of transformers write their families' default)."""
         text = self.config.get("text_config")
         configs = [self.config, text if isinstance(text, Mapping) else {}]
-        return any(config.get("tie_word_embeddings") for config in configs) and not any(
-            name.endswith("lm_head.weight") for name in self.tensors
-        )
+        stated = [c["tie_word_embeddings"] for c in configs if "tie_word_embeddings" in c]
+        modules = Modules({name: info.shape for name, info in self.tensors.items()}, self.config)
+        return modules.embedding is not None and modules.tied_head and (any(stated) or not stated)
 
     @property
     def parameters(self) -> int:

@@ -17,6 +17,7 @@ from mergekit_rl.errors import EditError
 from mergekit_rl.io.adapter import AdaptedCheckpoint
 from mergekit_rl.io.adapter_layout import expert_offsets
 from mergekit_rl.io.checkpoint import TORCH_DTYPES
+from mergekit_rl.io.folder import check_link
 from mergekit_rl.io.jsonfile import read_object
 from mergekit_rl.io.modules import Modules
 
@@ -41,6 +42,7 @@ class Core:
         path = folder / FILE
         if not path.is_file():
             raise EditError(f"{folder} holds no {FILE}: expected a folder that `rledit sar` wrote")
+        check_link(folder, path)
         self.folder = folder
         self._offsets: dict[str, int] | None = None
         self.content = read_object(path)
@@ -60,8 +62,8 @@ class Core:
         self.shapes = {name: _shape(target, path) for name, target in targets.items()}
         if not set(self.ranks) <= set(self.digests):
             raise EditError(f"{path} lists targets that the base has not: the file is damaged")
-        for dtype in {default, *others.values()}:
-            if dtype not in TORCH_DTYPES:
+        for dtype in (default, *others.values()):
+            if not isinstance(dtype, str) or dtype not in TORCH_DTYPES:
                 raise EditError(f"{path}: the output dtype {dtype!r} is not known")
 
     def factors(self, edited: AdaptedCheckpoint, name: str) -> tuple[Tensor, Tensor]:

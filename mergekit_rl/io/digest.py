@@ -20,6 +20,8 @@ class ValueDigest:
 
     def update(self, piece: Tensor) -> None:
         """Adds a CPU tensor's values, in row-major order."""
+        if piece.numel() == 0:
+            return
         if self._running is None:
             self._running = {dtype: hashlib.sha256() for dtype in self._candidates(piece.dtype)}
         for dtype in list(self._running):

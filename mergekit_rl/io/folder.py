@@ -1,12 +1,15 @@
 """Which files of a folder are its weights, and which folders are refused."""
 
+import fnmatch
 import re
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from mergekit_rl.errors import EditError
 from mergekit_rl.io.header import TensorInfo, read_header
 from mergekit_rl.io.jsonfile import read_object
 
+SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.safetensors")
 _HUB_CACHE = re.compile(r"models--[^/]+")
@@ -36,8 +39,16 @@ def read_tensors(folder: Path) -> dict[str, TensorInfo]:
         EditError: no safetensors weights (naming what the folder holds and its converter), a shard
             that is absent, a name twice or missing, a path or link out of the folder.
     """
-    index = folder / INDEX
+    single, index = folder / SINGLE, folder / INDEX  # in the order transformers looks for them
+    if single.is_file():
+        check_link(folder, single)
+        return _merge([single])
     return _indexed(index) if index.exists() else _gathered(folder)
+
+
+def is_shard(name: str) -> bool:
+    """Whether a file's name is that of one of several: `model-00001-of-00002.safetensors`."""
+    return _SHARD.fullmatch(name) is not None
 
 
 def safe_file(folder: Path, name: str, *, where: Path) -> Path:
@@ -51,7 +62,11 @@ def safe_file(folder: Path, name: str, *, where: Path) -> Path:
     if not name or pure.is_absolute() or ".." in pure.parts or "\\" in name or "\0" in name:
         raise EditError(f"{where} names the file {name!r}, expected a path inside its folder")
     path = folder / name
-    if not path.is_file():
+    try:
+        found = path.is_file()
+    except OSError as error:  # a name longer than the system takes, a folder that may not be read
+        raise EditError(f"{where} names {name!r}: {error.strerror}") from None
+    if not found:
         raise EditError(f"{where} names {name!r}, which {folder} does not hold; fetch it again")
     check_link(folder, path)
     return path
@@ -91,19 +106,15 @@ def _indexed(index: Path) -> dict[str, TensorInfo]:
 
 
 def _gathered(folder: Path) -> dict[str, TensorInfo]:
-    single = folder / "model.safetensors"
-    if single.is_file():
-        check_link(folder, single)
-        return _merge([single])
     # Original-format duplicates of the same weights beside the transformers ones.
     files = sorted(
         path for path in folder.glob("*.safetensors") if not path.name.startswith("consolidated")
     )
     if not files:
-        raise _no_weights(folder)
+        raise no_weights(str(folder), [path.name for path in folder.iterdir()])
     for path in files:
         check_link(folder, path)
-    if len(files) > 1:
+    if len(files) > 1 or is_shard(files[0].name):
         _check_complete(folder, files)
     return _merge(files)
 
@@ -136,11 +147,13 @@ def _merge(files: list[Path]) -> dict[str, TensorInfo]:
     return tensors
 
 
-def _no_weights(folder: Path) -> EditError:
+def no_weights(where: str, names: Iterable[str]) -> EditError:
+    """What to say of a folder or repository that holds the files `names`, and no safetensors."""
+    tops = sorted({name.partition("/")[0] for name in names})
     for pattern, kind, converter in _CONVERTERS:
-        if next(folder.glob(pattern), None) is not None:
+        if fnmatch.filter(tops, pattern):
             return EditError(
-                f"{folder} holds a {kind} checkpoint and no safetensors file; "
+                f"{where} holds a {kind} checkpoint and no safetensors file; "
                 f"convert it first: {converter}"
             )
-    return EditError(f"{folder} holds no safetensors file, expected a checkpoint folder")
+    return EditError(f"{where} holds no safetensors file, expected a checkpoint folder")

@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 from mergekit_rl.errors import EditError
 
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 MAX_BYTES = 64 * 2**20  # an index of 100,000 tensors takes about 10 MB
 
 
@@ -19,6 +21,8 @@ def parse_object(text: bytes, where: str) -> dict[str, Any]:
     """
     try:
         found = json.loads(text.decode("utf-8"), object_pairs_hook=_no_duplicates)
+        if _SURROGATE.search(text):  # escapes of half a character: legal JSON, and no text
+            json.dumps(found, ensure_ascii=False).encode("utf-8")
     except RecursionError:
         raise EditError(f"{where} is nested too deeply to be read") from None
     except ValueError as error:

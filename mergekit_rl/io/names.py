@@ -9,6 +9,7 @@ from itertools import pairwise
 
 _NUMBER = re.compile(r"\d+")
 _PARAMETER = {"weight", "bias"}
+_DECODERS = ("model.", "transformer.")
 _EXPERTS = re.compile(r"(^|_)experts?$")
 # Matrices inside a layer that are no projection of attention or MLP.
 _NOT_A_PROJECTION = re.compile(
@@ -65,13 +66,17 @@ def is_projection(name: str, shape: tuple[int, ...]) -> bool:
 def match_names(base: Iterable[str], other: Mapping[str, object] | set[str]) -> dict[str, str]:
     """{base name: other's name} for every tensor both have.
 
-    Names agree as they are, or else across one `model.` prefix that one side has and the other
-    lacks (a bare decoder saved without its head, or with it).
+    Names agree as they are, or else across one `model.` prefix (`transformer.` in GPT-2's family)
+    that one side has and the other lacks: a bare decoder saved without its head, or with it.
     """
     found = {}
     for name in base:
-        for candidate in (name, f"model.{name}", name.removeprefix("model.")):
-            if candidate in other:
-                found[name] = candidate
-                break
+        renamed = (
+            candidate
+            for prefix in _DECODERS
+            for candidate in (prefix + name, name.removeprefix(prefix))
+        )
+        match = next((candidate for candidate in (name, *renamed) if candidate in other), None)
+        if match is not None:
+            found[name] = match
     return found

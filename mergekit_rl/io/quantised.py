@@ -35,5 +35,5 @@ def refuse_quantised(where: str, config: Mapping[str, Any], tensors: Mapping[str
             if pattern.search(name):
                 raise EditError(f"{where} is quantised ({method}: {name!r}); {_REMEDY}")
         packed = info.dtype.startswith(("F8", "F6", "F4"))
-        if packed or (info.dtype in ("I8", "U8") and len(info.shape) >= 2):
+        if packed or (info.dtype in ("I8", "U8") and len(info.shape) in (2, 3)):  # 4-D: old masks
             raise EditError(f"{where} is quantised ({name!r} is {info.dtype}); {_REMEDY}")

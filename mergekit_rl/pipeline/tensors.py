@@ -3,7 +3,6 @@
 import hashlib
 import threading
 import time
-from math import prod
 from typing import Any
 
 import torch
@@ -15,7 +14,8 @@ from mergekit_rl.io.writer import Writer
 from mergekit_rl.pipeline.plan import ADAPTER, Files, Plan
 from mergekit_rl.pipeline.run import Job
 from mergekit_rl.spectral.edit import edit, visibility
-from mergekit_rl.spectral.projection import rank_for_energy, rewire
+from mergekit_rl.spectral.projection import rank_for_energy, rewire, truncate
+from mergekit_rl.spectral.thin import energy
 
 Record = dict[str, Any]
 
@@ -89,15 +89,14 @@ class Rewirer:
         record, factors = self._rewire(name, loaded)
         self._commit(name, record, factors)
 
-    def _rewire(self, name: str, loaded: Any) -> tuple[Record, tuple[Tensor, Tensor] | None]:
-        """Edits every matrix of a target."""
-        plan, pair, options = self._plan, self._plan.pair, self._plan.options
-        info = pair.base.tensors[name]
+    def _rewire(self, name: str, loaded: Any) -> tuple[Record, tuple[Tensor, Tensor]]:
+        """Edits a target, matrix by matrix where it is a stack."""
+        pair, info = self._plan.pair, self._plan.pair.base.tensors[name]
         digest = ValueDigest(info.shape)
-        dtype = TORCH_DTYPES[plan.output_dtype(name)]
-        record: Record = {}
+        dtype = TORCH_DTYPES[self._plan.output_dtype(name)]
+        record: Record = {"rank": self._files.stored[name], "shape": list(info.shape)}
         factors: list[tuple[Tensor, Tensor]] = []
-        element = TORCH_DTYPES[plan.output_dtype(name)].itemsize * prod(info.shape[-2:])
+        at = 0
         for index in matrices(pair.base, name):
             clock = _Clock()
             if loaded is None:
@@ -109,52 +108,53 @@ class Rewirer:
             digest.update(w0)
             wide = torch.float64 if w0.dtype == torch.float64 else torch.float32
             w0 = w0.to(self._device).to(wide)
-            delta = torch.zeros(w0.shape, device=w0.device) if form is None else form(w0)
-            found = rewire(
-                w0,
-                delta,
-                self._files.ranks[name],
-                base_rank=options.base_rank.of(min(w0.shape)),
-                projection=options.projection,
-                scale=options.scale,
-                svd=options.svd,
-                generator=keyed_generator(options.seed, name, index or 0),
-            )
-            del delta
-            b, a = _padded(found.B, found.A, self._files.stored[name])
-            seen = visibility(w0, b, a, dtype)
-            new = edit(w0, b, a, dtype) if plan.saves_model else None
+            figures, (b, a) = self._matrix(name, index or 0, w0, form, dtype)
+            new = edit(w0, b, a, dtype) if self._plan.saves_model else None
+            factors.append((b.cpu(), a.cpu()))
             computing = clock.lap()
             if new is not None:
-                self._write_model(name, raw_bytes(new.cpu()), element * (index or 0))
-            factors.append((b.cpu(), a.cpu()))
-            _accumulate(
-                record,
-                base_energy=_energy(w0),
-                update_energy=found.delta_energy,
-                truncated_energy=found.truncated_energy,
-                kept_energy=found.kept_energy,
-                chance_energy=found.truncated_energy * found.chance,
-                core_energy=found.kept_energy * options.scale**2,
-                rounding_energy=seen.rounding,
-                changed=seen.changed,
-                rewiring_numbers=found.base_rank**2,
-                matrices=1,
-                reading=reading,
-                computing=computing,
-                writing=clock.lap(),
-            )
-            record.setdefault("base_rank", found.base_rank)
-            record["base_rank"] = min(record["base_rank"], found.base_rank)
-            record["svd"] = found.method
-        record |= {
-            "shape": list(info.shape),
-            "rank": self._files.stored[name],
-            "digest": digest.hexdigest(),
-        }
+                data = raw_bytes(new.cpu())
+                self._write_model(name, data, at)
+                at += len(data)
+            _add(record, figures)
+            _add(record, {"reading": reading, "computing": computing, "writing": clock.lap()})
+        record["digest"] = digest.hexdigest()
         if len(info.shape) == 2:
             return record, factors[0]
         return record, tuple(torch.stack(part) for part in zip(*factors, strict=True))
+
+    def _matrix(
+        self, name: str, index: int, w0: Tensor, form: Any, dtype: torch.dtype
+    ) -> tuple[Record, tuple[Tensor, Tensor]]:
+        """The factors of one matrix, of the planned rank, and its figures."""
+        options = self._plan.options
+        update = truncate(
+            torch.zeros_like(w0) if form is None else form(w0),
+            self._files.ranks[name],
+            svd=options.svd,
+            generator=keyed_generator(options.seed, name, index),
+        )
+        found = rewire(
+            w0,
+            update,
+            base_rank=options.base_rank.of(min(w0.shape)),
+            projection=options.projection,
+            scale=options.scale,
+        )
+        b, a = _padded(found.B, found.A, self._files.stored[name])
+        seen = visibility(w0, b, a, dtype)
+        return {
+            "base_energy": energy(w0),
+            "update_energy": update.energy,
+            "truncated_energy": update.kept,
+            "kept_energy": found.kept,
+            "chance_energy": update.kept * found.chance,
+            "core_energy": found.kept * options.scale**2,
+            "rounding_energy": seen.rounding,
+            "changed": seen.changed,
+            "rewiring_numbers": found.base_rank**2,
+            "svd": update.method,
+        }, (b, a)
 
     def _copy(self, name: str) -> Record:
         """Passes a tensor outside the targets on, and measures the update that is left."""
@@ -176,10 +176,10 @@ class Rewirer:
         for piece in pair.base.pieces(name):
             digest.update(piece)
             if info.dtype in FLOATS:
-                record["base_energy"] += _energy(piece)
+                record["base_energy"] += energy(piece)
             if other is not None:
                 update = next(other).to(torch.float32) - piece.to(torch.float32)
-                record["update_energy"] += _energy(update)
+                record["update_energy"] += energy(update)
             if keeps_base:
                 data = raw_bytes(piece.to(dtype))
                 self._write_model(name, data, at)
@@ -252,10 +252,7 @@ def _padded(b: Tensor, a: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     )
 
 
-def _energy(x: Tensor) -> float:
-    return float(torch.linalg.vector_norm(x.to(torch.float32))) ** 2
-
-
-def _accumulate(record: Record, **figures: float) -> None:
+def _add(record: Record, figures: Record) -> None:
+    """Adds the figures of a matrix to its tensor's."""
     for key, value in figures.items():
-        record[key] = record.get(key, 0) + value
+        record[key] = value if isinstance(value, str) else record.get(key, 0) + value

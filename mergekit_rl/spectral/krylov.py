@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor
 
+from mergekit_rl.spectral.thin import energy, times
+
 _SMALLEST_GAP = 1e-3  # relative; closer than this the leading subspace itself is ill-defined
 _REFINEMENTS = 6
 _IN_CACHE = 2**22  # entries
@@ -16,21 +18,16 @@ def leading_right_vectors(
     a: Tensor, k: int, tolerance: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor, float] | None:
     """The k leading right singular vectors V of `a` as rows (k, n), (A V)ᵀ (k, m), and the
-    certificate: the estimated ‖Â_k − A_k‖_F / ‖A_k‖_F, at most `tolerance`. None where that was not reached with a
-    basis of n/2 vectors: a method that does not iterate is cheaper then.
+    certificate: the estimated ‖Â_k − A_k‖_F / ‖A_k‖_F, at most `tolerance`. None where a basis of
+    n/2 vectors did not reach it: a method that does not iterate is cheaper then.
 
     Args:
-        a: (m, n), m ≥ n, fp64.
+        a: (m, n), m ≥ n, fp32 or fp64, not 0.
         k: 1 ≤ k < n.
         generator: CPU generator of the starting block.
     """
-    n = a.shape[1]
-    guard = min(n, k + k // 2 + 6)
-    # Scaled by a power of two, which is exact, so that fp32 neither over- nor underflows and
-    # f(c·A) = c·f(A) holds to the last bits.
-    norm = float(torch.linalg.vector_norm(a))
-    scale = 2.0 ** -math.floor(math.log2(norm)) if norm > 0 else 1.0
-    found = _lanczos((a * scale).to(torch.float32), k, guard, tolerance, generator)
+    guard = min(a.shape[1], k + k // 2 + 6)
+    found = _lanczos(a.to(torch.float32), k, guard, tolerance, generator)
     return None if found is None else _refine(a, found, k, guard, tolerance)
 
 
@@ -45,6 +42,9 @@ def _lanczos(
         return None
     start = torch.randn(block, n, generator=generator, dtype=torch.float64)
     newest = _orthonormal_rows(start.to(a.device, a.dtype))
+    # AᵀA is scaled to a norm of about 1 by a power of two, which is exact: no over- or underflow,
+    # and f(c·A) = c·f(A) to the last bits.
+    scale = 2.0 ** -math.floor(math.log2(energy(a)))
     basis = a.new_empty(most + block, n)
     projected = a.new_zeros(most + block, most + block)  # basis AᵀA basisᵀ
     check_at = guard + 4 * block
@@ -53,7 +53,7 @@ def _lanczos(
         basis[size : size + block] = newest
         size += block
         known = basis[:size]
-        image = (newest @ a.T) @ a  # (block, n)
+        image = ((newest @ a.T) * scale) @ a  # (block, n)
         overlap = image @ known.T  # (block, size)
         projected[size - block : size, :size] = overlap
         projected[:size, size - block : size] = overlap.T
@@ -79,12 +79,12 @@ def _refine(
     certify the tolerance."""
     rows = _orthonormal_rows(rows.to(torch.float64))
     for _ in range(_REFINEMENTS):
-        image = rows @ a.T  # (p, m)
+        image = times(rows, a.T)  # (p, m)
         values, vectors = torch.linalg.eigh(image @ image.T)
         values, vectors = values.flip(0), vectors.flip(1)
         turn = vectors[:, :guard].T
         rows, image = turn @ rows, turn @ image
-        residual = image[:k] @ a - values[:k, None] * rows[:k]
+        residual = times(image[:k], a) - values[:k, None] * rows[:k]
         error = truncation_error(values, residual.T, k, guard - 1)
         if error <= tolerance:
             return rows[:k], image[:k], error

@@ -8,9 +8,27 @@ from torch import Tensor
 
 from mergekit_rl.spectral.space import base_spaces, whole
 from mergekit_rl.spectral.svd import Method, gram, truncated_svd
+from mergekit_rl.spectral.thin import energy
 
 Projection = Literal["spectral", "none"]
 PROJECTIONS: tuple[str, ...] = get_args(Projection)
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """The best rank-k approximation of an update, Δ_k = Lᵀ R.
+
+    Attributes:
+        left, right: fp64 rows (k, m) and (k, n), the singular values shared evenly.
+        energy: ‖Δ‖²; `kept`: ‖Δ_k‖².
+        method: what computed it, see `truncated_svd`; `none` where Δ is 0 or kept whole.
+    """
+
+    left: Tensor
+    right: Tensor
+    energy: float
+    kept: float
+    method: str
 
 
 @dataclass(frozen=True)
@@ -20,33 +38,54 @@ class Rewiring:
     Attributes:
         B, A: fp32 factors (m, k) and (k, n); their product, not either alone, is what they mean.
         base_rank: dimension b of the base's spectral space that was projected on, at most r.
-        delta_energy: ‖Δ‖².
-        truncated_energy: ‖Δ_k‖².
-        kept_energy: ‖P_U Δ_k P_V‖², before `scale`.
+        kept: ‖P_U Δ_k P_V‖², before `scale`.
         chance: the share of ‖Δ_k‖² that random subspaces of the same dimensions would keep.
-        method: of the decomposition of Δ; `none` where Δ is 0 or kept whole.
     """
 
     B: Tensor
     A: Tensor
     base_rank: int
-    delta_energy: float
-    truncated_energy: float
-    kept_energy: float
+    kept: float
     chance: float
-    method: str
+
+
+def truncate(
+    delta: Tensor, k: int, *, svd: Method = "auto", generator: torch.Generator | None = None
+) -> Truncation:
+    """Δ_k, the best rank-k approximation of an update.
+
+    Args:
+        delta: Δ = W₁ − W₀, (m, n), fp32 or fp64.
+        k: rank, ≥ 1; what exceeds r = min(m, n) counts as r, and then Δ_k is Δ itself.
+        svd: how Δ is decomposed, see `truncated_svd`.
+        generator: CPU generator of the decomposition's random start.
+    """
+    m, n = delta.shape
+    k = min(k, m, n)
+    whole_energy = energy(delta)
+    if whole_energy == 0.0 or k == min(m, n):
+        eye = torch.eye(k, max(k, min(m, n)), dtype=torch.float64, device=delta.device)
+        if whole_energy == 0.0:
+            zeros = [eye.new_zeros(k, size) for size in (m, n)]
+            return Truncation(*zeros, 0.0, 0.0, "none")
+        delta = delta.to(torch.float64)
+        sides = (delta.T, eye) if m >= n else (eye, delta)
+        return Truncation(*sides, whole_energy, whole_energy, "none")
+    found = truncated_svd(delta, k, method=svd, generator=generator)
+    root = found.S.sqrt()
+    kept = float((found.S**2).sum())
+    return Truncation(
+        (found.U * root).T, root[:, None] * found.Vh, whole_energy, kept, found.method
+    )
 
 
 def rewire(
     w0: Tensor,
-    delta: Tensor,
-    k: int,
+    update: Truncation,
     *,
     base_rank: int | None = None,
     projection: Projection = "spectral",
     scale: float = 1.0,
-    svd: Method = "auto",
-    generator: torch.Generator | None = None,
 ) -> Rewiring:
     """Δ* = scale · U_b (U_bᵀ Δ_k V_b) V_bᵀ, with Δ_k the best rank-k approximation of the update
     and U_b, V_b the leading singular vectors of the base's weight.
@@ -55,28 +94,25 @@ def rewire(
     left side acts, with W₀ wide only the right. `projection="none"` is Δ_k itself.
 
     Args:
-        w0: the base's weight W₀, (m, n).
-        delta: Δ = W₁ − W₀, (m, n), fp32 or fp64.
-        k: rank kept of the update, ≥ 1; what exceeds r = min(m, n) counts as r, and then Δ_k = Δ.
+        w0: the base's weight W₀, (m, n), any float dtype.
+        update: Δ_k, from `truncate`.
         base_rank: b, ≥ 1; None or anything from r up is all of W₀'s numerical rank.
         scale: factor on Δ*.
-        svd: how Δ is decomposed, see `truncated_svd`.
-        generator: CPU generator of the decomposition's random start.
 
     Source: Subspace-Aligned Rewiring (Zhang et al., 2026, arXiv:2607.03065).
+
+    >>> w0 = torch.eye(4)
+    >>> found = rewire(w0, truncate(torch.diag(torch.tensor([4.0, 3.0, 2.0, 1.0])), 2))
+    >>> [round(x, 4) for x in (found.B @ found.A).diagonal().tolist()]
+    [4.0, 3.0, 0.0, 0.0]
     """
-    m, n = delta.shape
-    k = min(k, m, n)
-    delta = delta.to(torch.float64)
-    energy = _energy(delta)
-    if energy == 0.0:
-        b = min(m, n) if base_rank is None else min(base_rank, m, n)
-        factors = torch.zeros(m, k, device=delta.device), torch.zeros(k, n, device=delta.device)
-        return Rewiring(*factors, b, 0.0, 0.0, 0.0, 1.0, "none")
-    left, right, method = _truncate(delta, k, svd, generator)
-    truncated = _product_energy(left, right)
+    left, right = update.left, update.right
+    k, m, n = left.shape[0], left.shape[1], right.shape[1]
     if projection == "none":
         column, row = whole(m), whole(n)
+    elif update.energy == 0.0:
+        b = min(m, n) if base_rank is None else min(base_rank, m, n)
+        return Rewiring(left.T.to(torch.float32), right.to(torch.float32), b, 0.0, 1.0)
     else:
         column, row = base_spaces(w0, base_rank)
     left, right = column.project(left), row.project(right)
@@ -87,11 +123,8 @@ def rewire(
         (left.T * scale).to(torch.float32).contiguous(),
         right.to(torch.float32).contiguous(),
         b,
-        energy,
-        truncated,
         _product_energy(left, right),
         column.share * row.share,
-        method,
     )
 
 
@@ -112,19 +145,6 @@ def rank_for_energy(delta: Tensor, share: float) -> int:
     return min(int((running < share * running[-1] * (1 - 1e-12)).sum()) + 1, energies.numel())
 
 
-def _truncate(
-    delta: Tensor, k: int, svd: Method, generator: torch.Generator | None
-) -> tuple[Tensor, Tensor, str]:
-    """Δ_k = Lᵀ R as rows (k, m) and (k, n), singular values shared evenly, and the method."""
-    m, n = delta.shape
-    if k == min(m, n):
-        eye = torch.eye(k, dtype=delta.dtype, device=delta.device)
-        return (delta.T, eye, "none") if m >= n else (eye, delta, "none")
-    found = truncated_svd(delta, k, method=svd, generator=generator)
-    root = found.S.sqrt()
-    return (found.U * root).T, root[:, None] * found.Vh, found.method
-
-
 def _recompress(left: Tensor, right: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     """The same product LᵀR from `rank` rows instead of k."""
     ql, rl = torch.linalg.qr(left.T)
@@ -132,10 +152,6 @@ def _recompress(left: Tensor, right: Tensor, rank: int) -> tuple[Tensor, Tensor]
     u, s, vh = torch.linalg.svd(rl @ rr.T, full_matrices=False)
     root = s[:rank].sqrt()
     return (ql @ (u[:, :rank] * root)).T, (root[:, None] * vh[:rank]) @ qr.T
-
-
-def _energy(x: Tensor) -> float:
-    return float(torch.linalg.vector_norm(x)) ** 2
 
 
 def _product_energy(left: Tensor, right: Tensor) -> float:

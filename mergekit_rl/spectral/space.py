@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from mergekit_rl.spectral.svd import gram, truncated_svd
+from mergekit_rl.spectral.thin import times
 
 _WELL_CONDITIONED = 3e-5  # λ_min/‖G‖ of the Gram matrix above which fp32 factors serve
 _INVERSE_STEPS = 12
@@ -50,6 +51,8 @@ def base_spaces(w: Tensor, rank: int | None = None) -> tuple[Space, Space]:
         rank: how many leading directions, ≥ 1; None for all.
     """
     m, n = w.shape
+    if w.dtype != torch.float64:
+        w = w.to(torch.float32)
     if m < n:
         row, column = base_spaces(w.T, rank)
         return column, row
@@ -138,7 +141,7 @@ def _careful_spaces(w: Tensor) -> tuple[Space, Space]:
         if found is not None:
             return found, whole(n)
     right = vectors[:, alive].T  # (ρ, n)
-    left = (right @ w.T.to(torch.float64)) / values[alive].sqrt()[:, None]
+    left = times(right, w.T) / values[alive].sqrt()[:, None]
     left = torch.linalg.qr(left.T)[0].T if left.shape[0] else left
     return _span(left), _span(right)
 
@@ -158,7 +161,6 @@ def _least_squares(w: Tensor, dtype: torch.dtype, g: Tensor | None = None) -> Sp
     factor, failed = torch.linalg.cholesky_ex(g)
     if int(failed):
         return None
-    exact = w.to(torch.float64)
 
     def project(rows: Tensor) -> Tensor:
         solution = rows.new_zeros(rows.shape[0], n)
@@ -166,9 +168,9 @@ def _least_squares(w: Tensor, dtype: torch.dtype, g: Tensor | None = None) -> Sp
         before = float(torch.linalg.vector_norm(rows))
         enough = 1e-7 * before
         for _ in range(_REFINEMENTS):
-            right = ((rows - image) @ exact).to(dtype)
+            right = times(rows - image, w).to(dtype)
             solution = solution + torch.cholesky_solve(right.T, factor).T.to(torch.float64)
-            previous, image = image, solution @ exact.T
+            previous, image = image, times(solution, w.T)
             change = float(torch.linalg.vector_norm(image - previous))
             # The error that is left, at the rate it shrinks by.
             if change <= enough or (change < before and change * change / before <= enough):

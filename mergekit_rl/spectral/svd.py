@@ -7,12 +7,15 @@ import torch
 from torch import Tensor
 
 from mergekit_rl.spectral.krylov import leading_right_vectors
+from mergekit_rl.spectral.thin import times
 
 Method = Literal["auto", "exact", "gram", "krylov"]
 METHODS: tuple[str, ...] = get_args(Method)
 
 TOLERANCE = 4e-6
 """Default bound on ‖Â_k − A_k‖ / ‖A_k‖ where the relative gap at the cut is at least 1e-3."""
+
+_UPCAST = 2**22  # entries upcast at a time
 
 
 @dataclass(frozen=True)
@@ -73,18 +76,19 @@ def truncated_svd(
     if m < n:
         t = truncated_svd(a.T, k, method=method, tolerance=tolerance, generator=generator)
         return TruncatedSVD(t.Vh.T, t.S, t.U.T, t.error, t.method)
-    a = a.to(torch.float64)
+    if a.dtype not in (torch.float32, torch.float64):
+        a = a.to(torch.float32)
     if method == "exact":
-        u, s, vh = torch.linalg.svd(a, full_matrices=False)
+        u, s, vh = torch.linalg.svd(a.to(torch.float64), full_matrices=False)
         return _without_noise(u[:, :k], s[:k], vh[:k], 0.0, "exact")
     if method == "krylov" or (method == "auto" and krylov_pays(n, k)):
         if generator is None:
             generator = torch.Generator().manual_seed(0)
-        found = leading_right_vectors(a, k, tolerance, generator)
+        found = leading_right_vectors(a, k, tolerance, generator) if bool(a.any()) else None
         if found is not None:
             return _from_right(*found, "krylov")
-    rows = torch.linalg.eigh(a.T @ a)[1][:, -k:].T.flip(0)
-    return _from_right(rows, rows @ a.T, 0.0, "gram")
+    rows = torch.linalg.eigh(gram(a, torch.float64))[1][:, -k:].T.flip(0)
+    return _from_right(rows, times(rows, a.T), 0.0, "gram")
 
 
 def krylov_pays(r: int, k: int) -> bool:
@@ -94,17 +98,20 @@ def krylov_pays(r: int, k: int) -> bool:
 
 
 def gram(a: Tensor, dtype: torch.dtype) -> Tensor:
-    """AᵀA (n, n) of an (m, n) matrix in `dtype`, only its lower block triangle multiplied out."""
-    n = a.shape[1]
-    a = a.to(dtype)
-    if n < 256:
-        return a.T @ a
-    out = a.new_empty(n, n)
-    step = -(-n // 4)
+    """AᵀA (n, n) of an (m, n) matrix in `dtype`: only its lower block triangle is multiplied out,
+    and a narrower matrix is upcast by row blocks."""
+    m, n = a.shape
+    out = torch.zeros(n, n, dtype=dtype, device=a.device)
+    rows = m if a.dtype == dtype else max(1, min(m, max(n, _UPCAST // max(1, n))))
+    step = n if n < 256 else -(-n // 4)
+    for at in range(0, m, max(1, rows)):
+        piece = a[at : at + rows].to(dtype)
+        for start in range(0, n, step):
+            block = slice(start, min(start + step, n))
+            out[block, : block.stop] += piece[:, block].T @ piece[:, : block.stop]
     for start in range(0, n, step):
-        rows = slice(start, min(start + step, n))
-        out[rows, : rows.stop] = a[:, rows].T @ a[:, : rows.stop]
-        out[: rows.start, rows] = out[rows, : rows.start].T
+        block = slice(start, min(start + step, n))
+        out[: block.start, block] = out[block, : block.start].T
     return out
 
 

@@ -1,0 +1,26 @@
+"""What the tests share: no network, one thread per worker, tiny models built once per session."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """tiny(family): the folder of a tiny random model, built on first use; not to be changed."""
+    from tests.tiny_models import build
+
+    built: dict[str, Path] = {}
+
+    def get(family: str) -> Path:
+        if family not in built:
+            built[family] = build(family, tmp_path_factory.mktemp("tiny") / family)
+        return built[family]
+
+    return get
