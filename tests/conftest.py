@@ -1,4 +1,4 @@
-"""What the tests share: no network, one thread per worker, tiny models built once per session."""
+"""What the tests share: no network, and tiny models built once per session."""
 
 import os
 
@@ -14,7 +14,7 @@ import pytest
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """tiny(family): the folder of a tiny random model, built on first use; not to be changed."""
-    from tests.tiny_models import build
+    from tiny_models import build
 
     built: dict[str, Path] = {}
 

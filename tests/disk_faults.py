@@ -28,24 +28,31 @@ _PATCHED: tuple[tuple[Any, str], ...] = (
 )  # fmt: skip
 SYSTEM_WRITES = ("write", "pwrite")  # these may take less than they are given
 WRITES = (*SYSTEM_WRITES, "copyfile", "write_bytes")
+SYNCS = ("fsync", "fdatasync")
+CHANGES = (*WRITES, "open", "posix_fallocate", "ftruncate", "rename", "mkdir", "unlink", "rmdir")
 _GROWS = (*WRITES, "open", "posix_fallocate", "mkdir")
 
 KILLS = ("kill before", "kill after", "kill midway", "power cut", "power cut, journal survives")
-ERRORS = ("ENOSPC", "ENOSPC lasting", "EIO", "EIO lasting", "short", "short, then ENOSPC")
+ERRORS = (
+    "ENOSPC", "ENOSPC lasting", "EIO", "EIO lasting", "EIO, writes lost", "short",
+    "short, then ENOSPC",
+)  # fmt: skip
 
 
 class Disk:
     """While active, counts the calls and does `kind` at call number `at`, counted from 1.
 
     A power cut loses what was written to a file and not synced: all of it, or all but the
-    journal's. `names` lists the calls made.
+    journal's. "EIO, writes lost" is a sync that fails once and drops what it was to write, as Linux
+    does: the next sync succeeds. `names` lists the calls made.
     """
 
     def __init__(self, at: int = 0, kind: str = "") -> None:
         self.at = at
         self.kind = kind
         self.names: list[str] = []
-        self._unsynced: dict[tuple[int, int], tuple[Path, bytes]] = {}
+        self._remembers = kind.startswith("power") or kind == "EIO, writes lost"
+        self._unsynced: dict[int, tuple[str, int, bytes]] = {}  # by inode
         self._real = {name: getattr(owner, name) for owner, name in _PATCHED}
 
     @contextmanager
@@ -61,6 +68,7 @@ class Disk:
             time.monotonic = monotonic
             for owner, name in _PATCHED:
                 setattr(owner, name, self._real[name])
+            self._forget()
 
     def _wrapped(self, name: str) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -70,7 +78,7 @@ class Disk:
                 return self._fail(name, args, kwargs)
             if number > self.at > 0:
                 self._still_fail(name, number)
-            if self.kind.startswith("power"):
+            if self._remembers:
                 self._note(name, args)
             return self._real[name](*args, **kwargs)
 
@@ -89,12 +97,15 @@ class Disk:
             self._half(name, args)
             _die()
         if self.kind.startswith("power"):
-            self._cut_power()
+            self._lose(journal=not self.kind.endswith("journal survives"))
+            _die()
         if self.kind.startswith("short"):
             done = self._half(name, args)
             if name in SYSTEM_WRITES:
                 return done
             raise self._error(args)
+        if self.kind == "EIO, writes lost":
+            self._lose()
         if name == "close":
             real(*args)  # the number is free again whatever is reported
         raise self._error(args)
@@ -125,7 +136,7 @@ class Disk:
 
     def _note(self, name: str, args: tuple[Any, ...]) -> None:
         """Keeps a file's content as it was when last synced."""
-        if name in ("pwrite", "write", "ftruncate", "posix_fallocate", "fsync", "fdatasync"):
+        if name in ("pwrite", "write", "ftruncate", "posix_fallocate", *SYNCS):
             path = Path(f"/proc/self/fd/{args[0]}").readlink()
         elif name in ("write_bytes", "copyfile"):
             path = Path(args[-1] if name == "copyfile" else args[0])
@@ -133,21 +144,26 @@ class Disk:
             return
         if path.is_dir():
             return
-        if not path.exists():
-            path.touch()
-        stat = path.stat()
-        key = (stat.st_dev, stat.st_ino)
-        if name in ("fsync", "fdatasync"):
-            self._unsynced.pop(key, None)
-        elif key not in self._unsynced:
-            self._unsynced[key] = (path, path.read_bytes())
+        fd = self._real["open"](path, os.O_RDWR | os.O_CREAT, 0o666)
+        key = os.fstat(fd).st_ino
+        if name not in SYNCS and key not in self._unsynced:
+            self._unsynced[key] = (path.name, fd, path.read_bytes())
+            return
+        self._real["close"](fd)
+        if name in SYNCS and key in self._unsynced:
+            self._real["close"](self._unsynced.pop(key)[1])
 
-    def _cut_power(self) -> None:
-        for path, synced in self._unsynced.values():
-            survives = path.name == "journal" and self.kind.endswith("journal survives")
-            if path.exists() and not survives:
-                self._real["write_bytes"](path, synced)
-        _die()
+    def _lose(self, *, journal: bool = True) -> None:
+        """Loses what was written to any file since it was last synced, wherever it is by now."""
+        for name, fd, synced in self._unsynced.values():
+            if journal or name != "journal":
+                self._real["ftruncate"](fd, 0)
+                self._real["pwrite"](fd, synced, 0)
+
+    def _forget(self) -> None:
+        for _, fd, _ in self._unsynced.values():
+            self._real["close"](fd)
+        self._unsynced = {}
 
 
 def killed(run: Callable[[], Any], disk: Disk) -> bool:

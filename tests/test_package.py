@@ -4,9 +4,10 @@ import subprocess
 import sys
 import zipfile
 
-import mergekit_rl
 import pytest
 from test_layers import ROOT
+
+import mergekit_rl
 
 
 def python(code):

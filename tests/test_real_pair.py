@@ -1,4 +1,4 @@
-"""A real RL expert of SmolLM2-135M-Instruct: the figures, the fp64 oracle, PEFT and transformers."""
+"""A real RL expert of SmolLM2-135M-Instruct: figures, fp64 oracle, PEFT and transformers."""
 
 import subprocess
 import sys
@@ -6,8 +6,9 @@ import sys
 import numpy as np
 import pytest
 import torch
-from mergekit_rl import Checkpoint, sar
 from test_layers import ROOT
+
+from mergekit_rl import Checkpoint, sar
 
 PACKED = ROOT.parent / "shared" / "pairs" / "smollm2-add.xz"
 pytestmark = [pytest.mark.real, pytest.mark.slow]

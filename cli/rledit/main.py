@@ -12,6 +12,7 @@ from rledit.escape import plain
 _COMMANDS = {
     "sar": "Extract the core of an RL update.",
     "apply": "Add a core to its base: the whole edited model.",
+    "inspect": "Measure what training changed, and where.",
     "demo": "Make a small pair and extract its core.",
 }
 

@@ -17,17 +17,23 @@ Result = TypeVar("Result")
 _LINE_SECONDS = 10.0
 
 
-def follow(run: "Generator[Progress, None, Result]", out: str | Path) -> Result:
+def follow(run: "Generator[Progress, None, Result]", out: str | Path | None = None) -> Result:
     """Runs the events to their end and returns the run's result. An interrupt ends it with one line
     that says how to go on, and exit code 130."""
     try:
         return _bar(run) if sys.stderr.isatty() else _lines(run)
     except KeyboardInterrupt:
         run.close()
-        partial = Path(out).with_name(Path(out).name + ".partial")
-        kept = f"what was finished is kept in {partial}; continue with --resume"
-        click.echo(f"Interrupted: {kept if partial.exists() else 'nothing was written'}", err=True)
+        click.echo(f"Interrupted: {_kept(out)}", err=True)
         sys.exit(130)
+
+
+def _kept(out: str | Path | None) -> str:
+    """What an interrupted run leaves."""
+    partial = None if out is None else Path(out).with_name(Path(out).name + ".partial")
+    if partial is None or not partial.exists():
+        return "nothing was written"
+    return f"what was finished is kept in {partial}; continue with --resume"
 
 
 def _bar(run: "Generator[Progress, None, Result]") -> Result:

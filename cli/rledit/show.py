@@ -1,5 +1,7 @@
 """Results as a person reads them."""
 
+import csv
+import io
 import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -10,6 +12,7 @@ from rledit.escape import plain
 
 if TYPE_CHECKING:
     from mergekit_rl.pipeline.apply import Applied
+    from mergekit_rl.pipeline.inspect import Inspection
     from mergekit_rl.pipeline.summary import Summary
 
 
@@ -58,6 +61,68 @@ def applied_text(a: "Applied", out: str) -> str:
         ("written", f"{out}, {a.output_bytes / 1e6:.1f} MB in {a.seconds:.1f} s"),
     ]
     return "\n".join([*_table(rows), *(f"note: {note}" for note in a.notes)])
+
+
+_COLUMNS = (
+    ("relative", "update", ".1e"),
+    ("bf16_unchanged", "unchanged", ".3f"),
+    ("effective_share", "eff. rank/r", ".3f"),
+    ("truncation", "F(k)", ".3f"),
+    ("projection_share", "projected", ".3f"),
+    ("chance", "chance", ".3f"),
+    ("enrichment", "enrichment", ".2f"),
+    ("diagonal_share", "diagonal", ".4f"),
+    ("spectral_shift", "shift", ".1e"),
+    ("principal_overlap", "principal", ".3f"),
+    ("low_overlap", "low", ".3f"),
+)
+_PAIR_COLUMNS = (
+    ("cosine", "cosine", ".3f"),
+    ("sign_conflict", "conflict", ".3f"),
+    ("jaccard", "jaccard", ".3f"),
+    ("unique", "unique", ".3f"),
+    ("unique_other", "of other", ".3f"),
+    ("overlap_u", "overlap U", ".3f"),
+    ("overlap_v", "overlap V", ".3f"),
+)
+
+
+def inspection_text(found: "Inspection") -> str:
+    """The findings in words, and tables by module kind and layer."""
+    lines = list(found.headline)
+    lines += ["", *_measures(found.by_kind, ("expert", "kind"), _COLUMNS)]
+    lines += ["", *_measures(found.by_layer, ("expert", "layer"), _COLUMNS)]
+    if found.pairs:
+        lines += ["", *_measures(found.pairs_by_kind, ("expert", "other", "kind"), _PAIR_COLUMNS)]
+    return "\n".join([*lines, *(f"note: {note}" for note in found.notes)])
+
+
+def inspection_csv(found: "Inspection") -> str:
+    """One line per matrix and expert, then one per matrix and two experts, told apart by the
+    column `other`."""
+    rows = found.rows + found.pairs
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().rstrip("\n")
+
+
+def _measures(rows: list[dict], places: tuple[str, ...], columns: tuple) -> list[str]:
+    """Aligned columns; numbers to the right."""
+    table = [[*places, *(title for _, title, _ in columns)]]
+    for row in rows:
+        cells = [str(row[place]) for place in places]
+        table.append(cells + [format(row[key], form) for key, _, form in columns])
+    widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
+    return [
+        "  ".join(
+            cell.ljust(width) if i < len(places) else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in table
+    ]
 
 
 def _table(rows: list[tuple[str, str]]) -> list[str]:

@@ -34,6 +34,6 @@ def refuse_quantised(where: str, config: Mapping[str, Any], tensors: Mapping[str
         for pattern, method in _BY_NAME:
             if pattern.search(name):
                 raise EditError(f"{where} is quantised ({method}: {name!r}); {_REMEDY}")
-        packed = info.dtype.startswith(("F8", "F6", "F4"))
+        packed = info.dtype.startswith(("F8_", "F6_")) or info.dtype == "F4"
         if packed or (info.dtype in ("I8", "U8") and len(info.shape) in (2, 3)):  # 4-D: old masks
             raise EditError(f"{where} is quantised ({name!r} is {info.dtype}); {_REMEDY}")

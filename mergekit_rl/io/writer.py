@@ -22,8 +22,17 @@ from typing import Any
 from mergekit_rl.errors import EditError
 from mergekit_rl.io.disk import sync, sync_data, sync_folders, write_all
 from mergekit_rl.io.journal import Journal, Lock
-from mergekit_rl.io.output import DATA, JOURNAL, LOCK, REPLACED, check_partial, check_space
-from mergekit_rl.io.output import partial_of, restore, take_place
+from mergekit_rl.io.output import (
+    DATA,
+    JOURNAL,
+    LOCK,
+    REPLACED,
+    check_partial,
+    check_space,
+    partial_of,
+    restore,
+    take_place,
+)
 from mergekit_rl.io.tensor_files import Layout, TensorFiles
 
 _SYNC_SECONDS = 2.0

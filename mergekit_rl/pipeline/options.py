@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -69,9 +70,7 @@ class SarOptions:
 
     def wants(self, name: str) -> bool:
         """Whether include and exclude let a target through."""
-        if self.include is not None and not re.search(self.include, name):
-            return False
-        return self.exclude is None or not re.search(self.exclude, name)
+        return name_filter(self.include, self.exclude)(name)
 
 
 def parse_options(
@@ -94,11 +93,7 @@ def parse_options(
     Raises:
         EditError: a value out of its range, with the range.
     """
-    for what, pattern in (("--include", include), ("--exclude", exclude)):
-        try:
-            re.compile(pattern or "")
-        except re.error as error:
-            raise EditError(f"{what} {pattern!r} is no regular expression: {error}") from None
+    name_filter(include, exclude)
     if dtype is not None and dtype not in DTYPES:
         raise EditError(f"--dtype is {dtype!r}, expected one of {', '.join(DTYPES)}")
     return SarOptions(
@@ -114,6 +109,24 @@ def parse_options(
         svd=one_of("--svd", svd, METHODS),
         device=resolve_device(device),
         seed=int(seed),
+    )
+
+
+def name_filter(include: str | None, exclude: str | None) -> Callable[[str], bool]:
+    """Whether a name has the one pattern and not the other; None lets all through.
+
+    Raises:
+        EditError: a pattern is no regular expression.
+    """
+    compiled = []
+    for what, pattern in (("--include", include), ("--exclude", exclude)):
+        try:
+            compiled.append(None if pattern is None else re.compile(pattern))
+        except re.error as error:
+            raise EditError(f"{what} {pattern!r} is no regular expression: {error}") from None
+    has, lacks = compiled
+    return lambda name: (
+        (has is None or bool(has.search(name))) and not (lacks is not None and lacks.search(name))
     )
 
 

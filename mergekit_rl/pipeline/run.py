@@ -4,6 +4,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -55,14 +56,16 @@ def memory_budget() -> int:
 
 
 def drain(run: Generator[Progress, None, Result], report: Callable[[Progress], None] | None):
-    """Runs a generator of events to its end, and returns its result."""
-    while True:
-        try:
-            event = next(run)
-        except StopIteration as stop:
-            return stop.value
-        if report is not None:
-            report(event)
+    """Runs a generator of events to its end, and returns its result; it is closed also where
+    `report` raises."""
+    with closing(run):
+        while True:
+            try:
+                event = next(run)
+            except StopIteration as stop:
+                return stop.value
+            if report is not None:
+                report(event)
 
 
 def run_jobs(
@@ -83,11 +86,12 @@ def run_jobs(
         memory=memory_budget(),
     )
     total, seen = sum(job.size for job in jobs), 0
-    for number, (job, result) in enumerate(runner.run(jobs), 1):
-        seen += job.size
-        if results is not None:
-            results[job.name] = result
-        yield Progress(job.name, number, len(jobs), seen, total)
+    with closing(runner.run(jobs)) as finished:
+        for number, (job, result) in enumerate(finished, 1):
+            seen += job.size
+            if results is not None:
+                results[job.name] = result
+            yield Progress(job.name, number, len(jobs), seen, total)
 
 
 class Runner(Generic[Loaded, Result]):
@@ -119,7 +123,7 @@ class Runner(Generic[Loaded, Result]):
         self._ready: queue.Queue[tuple[Job, Loaded] | None] = queue.Queue(max(2, workers))
         self._finished: queue.Queue[tuple[Job, Result] | BaseException] = queue.Queue()
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Result]]:
+    def run(self, jobs: Sequence[Job]) -> Generator[tuple[Job, Result], None, None]:
         """Yields (job, result) as jobs finish; the first failure is raised once all threads have
         stopped. Closing the iterator, or an interrupt, stops them too."""
         ordered = sorted(jobs, key=lambda job: (-job.cost, job.name))
@@ -139,17 +143,18 @@ class Runner(Generic[Loaded, Result]):
         finally:
             self._stop()
             for thread in threads:
-                thread.join()
+                if thread.ident is not None:  # it was started
+                    thread.join()
             torch.set_num_threads(threads_before)
 
     def _read(self, jobs: Sequence[Job]) -> None:
         try:
             for job in jobs:
                 with self._room:
-                    while self._in_flight and self._in_flight + job.memory > self._memory:
+                    while not self._stopped and not self._fits(job):
                         self._room.wait()
-                        if self._stopped:
-                            return
+                    if self._stopped:
+                        return
                     self._in_flight += job.memory
                 if not self._put((job, self._load(job))):
                     return
@@ -157,6 +162,9 @@ class Runner(Generic[Loaded, Result]):
                 self._put(None)
         except BaseException as error:
             self._finished.put(error)
+
+    def _fits(self, job: Job) -> bool:
+        return not self._in_flight or self._in_flight + job.memory <= self._memory
 
     def _put(self, item: tuple[Job, Loaded] | None) -> bool:
         while not self._stopped:

@@ -127,4 +127,6 @@ def _job(plan: Plan, name: str) -> Job:
 
 
 def _by_tensor(records: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: record for unit in records.values() for name, record in unit.items()}
+    """{tensor: its record}, in an order that is not that of the work: sums round by order."""
+    found = {name: record for unit in records.values() for name, record in unit.items()}
+    return {name: found[name] for name in sorted(found)}

@@ -106,14 +106,13 @@ class Rewirer:
             else:
                 w0, form, reading = loaded
             digest.update(w0)
-            wide = torch.float64 if w0.dtype == torch.float64 else torch.float32
-            w0 = w0.to(self._device).to(wide)
             figures, (b, a) = self._matrix(name, index or 0, w0, form, dtype)
+            # On the CPU wherever the factors came from: `apply` sums there too.
             new = edit(w0, b, a, dtype) if self._plan.saves_model else None
-            factors.append((b.cpu(), a.cpu()))
+            factors.append((b, a))
             computing = clock.lap()
             if new is not None:
-                data = raw_bytes(new.cpu())
+                data = raw_bytes(new)
                 self._write_model(name, data, at)
                 at += len(data)
             _add(record, figures)
@@ -126,8 +125,10 @@ class Rewirer:
     def _matrix(
         self, name: str, index: int, w0: Tensor, form: Any, dtype: torch.dtype
     ) -> tuple[Record, tuple[Tensor, Tensor]]:
-        """The factors of one matrix, of the planned rank, and its figures."""
+        """The factors of one matrix, of the planned rank, on the CPU, and its figures."""
         options = self._plan.options
+        wide = torch.float64 if w0.dtype == torch.float64 else torch.float32
+        w0 = w0.to(self._device).to(wide)
         update = truncate(
             torch.zeros_like(w0) if form is None else form(w0),
             self._files.ranks[name],
@@ -154,7 +155,7 @@ class Rewirer:
             "changed": seen.changed,
             "rewiring_numbers": found.base_rank**2,
             "svd": update.method,
-        }, (b, a)
+        }, (b.cpu(), a.cpu())
 
     def _copy(self, name: str) -> Record:
         """Passes a tensor outside the targets on, and measures the update that is left."""

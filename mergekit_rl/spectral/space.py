@@ -11,6 +11,7 @@ from mergekit_rl.spectral.thin import times
 
 _WELL_CONDITIONED = 3e-5  # λ_min/‖G‖ of the Gram matrix above which fp32 factors serve
 _INVERSE_STEPS = 12
+_CLEARLY = 4  # an estimate of σ_min this many times the cutoff settles that W has full rank
 _REFINEMENTS = 8
 
 
@@ -103,6 +104,8 @@ def _square_spaces(w: Tensor) -> tuple[Space, Space] | None:
         count = int(gone.sum())
         if count > block // 2 or not bool(torch.isfinite(s).all()):
             return None
+        if previous is not None and float(s[-1]) > _CLEARLY * _cutoff(n) * largest:
+            return whole(n), whole(n)
         settled = previous is not None and bool(
             ((s - previous).abs() <= 1e-6 * s + 1e-9 * largest)[-count - 1 :].all()
         )
@@ -156,7 +159,7 @@ def _least_squares(w: Tensor, dtype: torch.dtype, g: Tensor | None = None) -> Sp
     if g is None:
         g = gram(w, dtype)
         size = float(torch.linalg.vector_norm(g))  # at least λ₁
-        if size == 0 or not _is_positive(g, _WELL_CONDITIONED * size):
+        if size == 0 or not _is_positive(g, max(_WELL_CONDITIONED, _cutoff(m) ** 2) * size):
             return None
     factor, failed = torch.linalg.cholesky_ex(g)
     if int(failed):

@@ -7,9 +7,9 @@ import pytest
 import torch
 from peft.tuners.lora.config import VeloraConfig
 from safetensors.torch import load_file
+from tiny_models import load, logits, train
 
 from mergekit_rl import Checkpoint
-from tests.tiny_models import load, logits, train
 
 LLAMA = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 PACKED = ["experts.gate_up_proj", "experts.down_proj"]

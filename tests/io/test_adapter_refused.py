@@ -8,9 +8,9 @@ import pytest
 import torch
 from peft.tuners.lora.config import BdLoraConfig, KasaConfig, MontecloraConfig
 from safetensors.torch import load_file, save_file
+from tiny_models import load, train
 
 from mergekit_rl import Checkpoint, EditError
-from tests.tiny_models import load, train
 
 PACKED = ["experts.gate_up_proj", "experts.down_proj"]
 PREFIX = "base_model.model.model.layers.0.self_attn.q_proj"

@@ -9,9 +9,9 @@ import peft
 import pytest
 import torch
 from safetensors import safe_open
+from tiny_models import edit, load, logits
 
 from mergekit_rl import Checkpoint, apply_core, sar
-from tests.tiny_models import edit, load, logits
 
 FAMILIES = [
     "llama", "llama_tied", "qwen3", "gemma3", "gemma3_vision", "gpt2", "gpt2_bare", "gpt_neox",

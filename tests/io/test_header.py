@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load, load_file, save, save_file
+from tiny_models import entry, file_of
 
 from mergekit_rl import EditError
 from mergekit_rl.io.header import BITS, build_header, read_header
 from mergekit_rl.io.jsonfile import parse_object
-from tests.tiny_models import entry, file_of
 
 F32 = entry("F32", [2], 0, 8)
 

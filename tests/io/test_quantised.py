@@ -3,10 +3,10 @@
 import json
 
 import pytest
+from tiny_models import entry, file_of
 
 from mergekit_rl import Checkpoint, EditError
 from mergekit_rl.io.header import tensor_bytes
-from tests.tiny_models import entry, file_of
 
 REMEDY = "save the model dequantised (bf16 or fp32) and use that folder"
 LAYER = "model.layers.0.mlp.down_proj"
@@ -108,3 +108,9 @@ def test_a_dtype_that_cannot_be_computed_with_is_named(tmp_path):
     folder = checkpoint(tmp_path, {"phase": ("C64", [2])})
     message = "DIR/model.safetensors: 'phase' is C64, which is not edited"
     assert refusal(folder) == message
+
+
+@pytest.mark.parametrize("dtype", ["F64", "F32", "F16", "BF16"])
+def test_plain_floats_are_not_quantised(dtype, tmp_path):
+    folder = checkpoint(tmp_path, {f"{LAYER}.weight": (dtype, [8, 4])})
+    assert Checkpoint.open(folder).dtype == dtype

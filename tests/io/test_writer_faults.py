@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from disk_faults import CHANGES, ERRORS, KILLS, SYNCS, SYSTEM_WRITES, WRITES, Disk, killed
 
 from mergekit_rl.errors import EditError
 from mergekit_rl.io.output import MARKER, check_output, partial_of
 from mergekit_rl.io.writer import Writer
-from disk_faults import ERRORS, KILLS, SYSTEM_WRITES, WRITES, Disk, killed
 
 LAYOUT = {
     "model/a.safetensors": {"w1": ("F32", (4, 8)), "none": ("F32", (0, 4)), "one": ("F32", ())},
@@ -107,6 +107,9 @@ def scenarios() -> dict[str, tuple[bool, list[Callable[[Path], object]], dict[st
         "resumed after the rename": (
             True, [_kill_in("rmdir", 0, force=True)], {"resume": True, "force": True},
         ),
+        "beginning anew after the rename": (
+            True, [_kill_in("rmdir", 0, force=True)], {"force": True},
+        ),
         "discarding": (True, [_kill_in("rename", force=True, key="other")], {"force": True}),
     }  # fmt: skip
 
@@ -145,11 +148,19 @@ def go_on(out: Path, quiet: dict[str, bytes], force: bool) -> None:
     assert not left.exists() or {path.name for path in left.iterdir()} <= {"lock"}
 
 
+POSSIBLE = {
+    "short": SYSTEM_WRITES,
+    "short, then ENOSPC": WRITES,
+    "kill midway": WRITES,
+    "EIO, writes lost": SYNCS,
+    "kill after": CHANGES,  # after any other call is before the next
+}
+
+
 def places(names: list[str], kind: str) -> Iterator[int]:
     """The calls at which a kind of fault makes sense."""
     for number, name in enumerate(names, 1):
-        possible = {"short": SYSTEM_WRITES, "short, then ENOSPC": WRITES, "kill midway": WRITES}
-        if name in possible.get(kind, names) and (name != "close" or kind == "EIO"):
+        if name in POSSIBLE.get(kind, names) and (name != "close" or kind == "EIO"):
             yield number
 
 

@@ -5,9 +5,10 @@ import re
 
 import pytest
 import torch
-from mergekit_rl import EditError, apply_core, sar
 from pairs import contents, make_pair, save
 from safetensors.torch import load_file
+
+from mergekit_rl import EditError, apply_core, sar
 
 OWN_WORDS = {"README.md", "rledit.json"}  # say how the folder was made
 
@@ -89,5 +90,5 @@ def test_a_folder_without_core_json_is_refused(tmp_path):
 
 @pytest.mark.parametrize("scale", [float("nan"), float("inf")])
 def test_a_scale_that_is_no_number_is_refused(tmp_path, scale):
-    with pytest.raises(EditError, match="--scale is .*, expected a finite number"):
+    with pytest.raises(EditError, match=r"--scale is .*, expected a finite number"):
         apply_core(tmp_path, tmp_path, tmp_path / "applied", scale=scale)

@@ -5,10 +5,11 @@ import re
 
 import pytest
 import torch
-from mergekit_rl import Checkpoint, EditError, sar
-from mergekit_rl.pipeline.summary import beyond_chance
 from pairs import CONFIG, contents, llama, make_pair, save, updated
 from safetensors.torch import load_file
+
+from mergekit_rl import Checkpoint, EditError, sar
+from mergekit_rl.pipeline.summary import beyond_chance
 
 PROJECTIONS = re.compile(r"layers\.\d+\..*(q|k|v|o|gate|up|down)_proj\.weight")
 
@@ -279,9 +280,7 @@ def test_wrong_input_is_refused_before_anything_is_written(tmp_path):
     refuse("--scale is nan, expected a finite number", base, rl, out, scale=float("nan"))
     refuse("--include '\\(' is no regular expression: .*", base, rl, out, include="(")
     refuse("--rest rl keeps .* add --save model", base, rl, out, rest="rl")
-    refuse(
-        "--projection is 'foo', expected one of spectral, none", base, rl, out, projection="foo"
-    )
+    refuse("--projection is 'foo', expected one of spectral, none", base, rl, out, projection="foo")
     refuse("--dtype is 'int8', expected one of float32, .*", base, rl, out, dtype="int8")
     refuse("--device is 'tpu', expected auto, cpu, cuda or cuda:0", base, rl, out, device="tpu")
     refuse("--include 'nothing' leaves none of the 14 projections.*", base, rl, out,

@@ -8,9 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mergekit_rl.spectral.projection import rank_for_energy, rewire, truncate
 from safetensors import safe_open
 from safetensors.torch import load_file
+
+from mergekit_rl.spectral.projection import rank_for_energy, rewire, truncate
 
 GOLDEN = Path(__file__).parent / "golden_sar.safetensors"
 CASES = json.loads(safe_open(GOLDEN, "pt").metadata()["cases"])

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+
 from mergekit_rl.spectral.space import base_spaces
 
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from mergekit_rl.spectral.svd import METHODS, gram, truncated_svd
 
 SHAPES = [(96, 96), (160, 96), (96, 160), (300, 200), (1, 7), (7, 1), (1, 1), (2, 3)]
