@@ -2,7 +2,7 @@
 
 import click
 
-from rledit.options import common, given
+from rledit.options import common
 
 
 @click.command("apply", short_help="Add a core to its base: the whole edited model.")
@@ -24,5 +24,5 @@ def command(base: str, core: str, out: str, as_json: bool, **options: object) ->
     from rledit.progress import follow
     from rledit.show import applied_text, print_result
 
-    applied = follow(apply_events(base, core, out, **given(options)), out)
+    applied = follow(apply_events(base, core, out, **options), out)
     print_result(applied, as_json, lambda a: applied_text(a, out))

@@ -20,14 +20,14 @@ def command(out: str, seed: int) -> None:
     from mergekit_rl.pipeline.sar import sar_events
     from mergekit_rl.studies.toy import make_toy_pair
     from rledit.progress import follow
-    from rledit.show import as_text, print_result
+    from rledit.show import extraction_text
 
     folder = Path(out)
     folder.mkdir(exist_ok=True)
     base, rl = make_toy_pair(folder, seed=seed, force=True)
     core = folder / "core"
     click.echo(f"$ rledit sar {base} {rl} --out {core} --rank 0.05")
-    summary = follow(sar_events(base, rl, core, rank="0.05", force=True), core)
+    summaries = follow(sar_events(base, rl, core, rank="0.05", force=True), core)
     options = {"projection": "spectral", "rest": "base"}
-    print_result(summary, False, lambda s: as_text(s, str(base), str(rl), str(core), options))
+    click.echo(extraction_text(summaries, ["0.05"], str(base), str(rl), str(core), options))
     click.echo(f"the whole model: rledit apply {base} {core} --out {folder / 'model'}")

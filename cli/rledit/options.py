@@ -1,7 +1,6 @@
 """The options that commands share."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import click
 
@@ -27,8 +26,3 @@ def common(command: Callable) -> Callable:
     ):
         command = option(command)
     return command
-
-
-def given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options as the library takes them."""
-    return dict(options)

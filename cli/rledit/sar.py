@@ -2,7 +2,7 @@
 
 import click
 
-from rledit.options import common, given
+from rledit.options import common
 
 
 @click.command("sar", short_help="Extract the core of an RL update.")
@@ -10,11 +10,13 @@ from rledit.options import common, given
 @click.argument("rl")
 @click.option(
     "--rank",
-    default="0.01",
+    default=["0.01"],
     show_default=True,
+    multiple=True,
     metavar="R",
     help="Rank kept of each update: a share of min(m, n) (0.01), a number (8), the least "
-    "that keeps a share of its energy (energy:0.9), or full.",
+    "that keeps a share of its energy (energy:0.9), or full. Given several times, a folder each "
+    "from one decomposition.",
 )
 @click.option(
     "--base-rank",
@@ -27,8 +29,28 @@ from rledit.options import common, given
     "--projection",
     default="spectral",
     show_default=True,
-    metavar="spectral|none",
-    help="none: the truncated update itself, a plain low-rank extraction.",
+    metavar="spectral|random|none",
+    help="Controls: random subspaces of the same size; none, the truncated update itself, a plain "
+    "low-rank extraction.",
+)
+@click.option(
+    "--mask",
+    default="full",
+    show_default=True,
+    metavar="full|diagonal|off-diagonal",
+    help="Of the rewiring matrix: rescale the base's directions only, or re-route only.",
+)
+@click.option(
+    "--order",
+    default="truncate-first",
+    show_default=True,
+    metavar="truncate-first|project-first",
+    help="project-first keeps the best rank-k part of the projected update.",
+)
+@click.option(
+    "--norm-match",
+    metavar="R",
+    help="A control: scale what is kept of each target to the norm of the core of rank R.",
 )
 @click.option("--scale", default=1.0, show_default=True, help="Factor on the kept part.")
 @click.option("--include", metavar="REGEX", help="Edit only targets whose name it is found in.")
@@ -70,7 +92,11 @@ def command(base: str, rl: str, out: str, as_json: bool, **options: object) -> N
     """
     from mergekit_rl.pipeline.sar import sar_events
     from rledit.progress import follow
-    from rledit.show import as_text, print_result
+    from rledit.show import extraction_text, print_result
 
-    summary = follow(sar_events(base, rl, out, **given(options)), out)
-    print_result(summary, as_json, lambda s: as_text(s, base, rl, out, options))
+    ranks = list(options.pop("rank"))
+    summaries = follow(sar_events(base, rl, out, rank=ranks, **options), out)
+    result = summaries if len(ranks) > 1 else summaries[0]
+    print_result(
+        result, as_json, lambda _: extraction_text(summaries, ranks, base, rl, out, options)
+    )

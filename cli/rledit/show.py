@@ -18,10 +18,42 @@ if TYPE_CHECKING:
 
 def print_result(result: Any, as_json: bool, text: Callable[[Any], str]) -> None:
     """The result on stdout: JSON, or `text` of it."""
-    click.echo(json.dumps(result.as_dict(), indent=1) if as_json else plain(text(result)))
+    if as_json:
+        several = isinstance(result, list)
+        content = [one.as_dict() for one in result] if several else result.as_dict()
+        click.echo(json.dumps(content, indent=1))
+    else:
+        click.echo(plain(text(result)))
 
 
-def as_text(s: "Summary", base: str, rl: str, out: str, options: Mapping[str, Any]) -> str:
+def extraction_text(
+    summaries: "list[Summary]",
+    ranks: list[str],
+    base: str,
+    rl: str,
+    out: str,
+    options: Mapping[str, Any],
+) -> str:
+    """What an extraction kept; of a sweep, the first rank in full and a table of all."""
+    text = _one(summaries[0], base, rl, out, options)
+    if len(summaries) == 1:
+        return text
+    rows = [dict(s.as_dict(), rank=rank) for s, rank in zip(summaries, ranks, strict=True)]
+    return "\n".join([text, "", *_measures(rows, ("rank",), _SWEEP)])
+
+
+_SWEEP = (
+    ("truncation", "rank cut alone", ".4f"),
+    ("kept", "kept", ".4f"),
+    ("projection_share", "projection's share", ".4f"),
+    ("chance", "by chance", ".4f"),
+    ("visible", "visible", ".4f"),
+    ("factor_numbers", "stored factors", ",d"),
+    ("output_bytes", "bytes", ",d"),
+)
+
+
+def _one(s: "Summary", base: str, rl: str, out: str, options: Mapping[str, Any]) -> str:
     """A summary of an extraction."""
     kinds = ", ".join(f"{count} {kind}" for kind, count in s.kinds.items())
     unchanged = f", {s.unchanged} of them unchanged" if s.unchanged else ""
@@ -31,8 +63,9 @@ def as_text(s: "Summary", base: str, rl: str, out: str, options: Mapping[str, An
         ("kept", f"{s.kept:.4f} of the update's energy in the targets"),
         ("  rank cut alone", f"{s.truncation:.4f}"),
     ]
-    if options["projection"] == "spectral":
+    if options["projection"] != "none":
         rows.append(("  projection's share", f"{s.projection_share:.4f}, by chance {s.chance:.4f}"))
+    rows.append(("size", f"{s.size:.4f} of the update's norm in the targets, as scaled"))
     left = "kept" if options["rest"] == "rl" else "left at the base"
     rows += [
         ("outside the targets", f"{s.outside:.4f} of the whole update's energy, {left}"),

@@ -1,14 +1,14 @@
 """adapter_config.json of PEFT: what it asks for, and what is refused by name."""
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mergekit_rl.errors import EditError
-from mergekit_rl.io.jsonfile import read_object
+from mergekit_rl.io.jsonfile import read_object, shown
+from mergekit_rl.io.patterns import MAX_CHARACTERS, Pattern
 
 # Fields that make the adapter more than W + scaling·B A.
 _REFUSED = {
@@ -33,17 +33,18 @@ _KNOWN = frozenset(
     revision runtime_config target_modules target_parameters task_type trainable_token_indices
     use_bdlora use_dora use_qalora use_rslora velora_config""".split()
 )
-_MAX_PATTERN = 10**6
+_MAX_PARTS = 100_000  # of all alpha patterns together
 
 
 @dataclass(frozen=True)
 class LoraConfig:
-    """The part of an adapter_config.json that decides its delta."""
+    """The part of an adapter_config.json that decides its delta; `path` is its own."""
 
+    path: Path
     base: str
     revision: str | None
     alpha: float
-    alpha_pattern: Mapping[str, float]
+    alpha_pattern: tuple[tuple[Pattern, float], ...]
     rslora: bool
     target_parameters: tuple[str, ...]
     token_rows: tuple[int, ...] | Mapping[str, tuple[int, ...]]
@@ -51,12 +52,16 @@ class LoraConfig:
     def scaling(self, module: str, r: int) -> float:
         """alpha/r, or alpha/√r with rank-stabilised scaling (Kalajdzievski, 2023,
         arXiv:2312.03732). The alpha pattern matches as PEFT's does: the first key that is a regex
-        of the whole name or of what follows a dot."""
+        of the whole name or of what follows a dot.
+
+        Raises:
+            EditError: a pattern that takes too long to match.
+        """
         alpha = self.alpha
-        for pattern, own in self.alpha_pattern.items():
-            if re.match(rf"(.*\.)?({pattern})$", module):
-                alpha = own
-                break
+        try:
+            alpha = next((own for p, own in self.alpha_pattern if p.matches(module)), alpha)
+        except EditError as error:
+            raise EditError(f"{self.path}: alpha_pattern: {error}") from None
         return alpha / math.sqrt(r) if self.rslora else alpha / r
 
     def targets_parameter(self, path: str) -> bool:
@@ -74,21 +79,25 @@ def read_lora_config(path: Path) -> LoraConfig:
     found = read_object(path)
     kind = found.get("peft_type")
     if kind != "LORA":
-        raise EditError(f"{path}: peft_type is {kind!r}, expected LORA; merge it with PEFT first")
+        raise EditError(
+            f"{path}: peft_type is {shown(kind)}, expected LORA; merge it with PEFT first"
+        )
     for field, why in _REFUSED.items():
         if found.get(field):
             raise EditError(f"{path}: {field} is set and {why}; merge it with PEFT first")
     init = found.get("init_lora_weights", True)
     if isinstance(init, str) and init.lower().startswith(_ALTERED_BASE):
         raise EditError(
-            f"{path}: init_lora_weights is {init!r}, which alters the base; convert the adapter to "
+            f"{path}: init_lora_weights is {shown(init)}, which alters the base; convert the adapter to "
             "plain LoRA with PEFT first"
         )
     if found.get("bias", "none") != "none":
-        raise EditError(f"{path}: bias is {found['bias']!r}, expected none; merge it with PEFT")
+        raise EditError(
+            f"{path}: bias is {shown(found['bias'])}, expected none; merge it with PEFT"
+        )
     for field, value in found.items():
         if field not in _KNOWN and value not in (None, False, {}, []):
-            raise EditError(f"{path}: the field {field!r} is not known, so it is not ignored")
+            raise EditError(f"{path}: the field {shown(field)} is not known, so it is not ignored")
     return _parsed(found, path)
 
 
@@ -98,17 +107,9 @@ def _parsed(found: Mapping[str, Any], path: Path) -> LoraConfig:
         value = default if value is None else value
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             expected = " or ".join(kind.__name__ for kind in kinds)
-            raise EditError(f"{path}: {field} is {value!r}, expected {expected}")
+            raise EditError(f"{path}: {field} is {shown(value)}, expected {expected}")
         return value
 
-    alpha_pattern = of("alpha_pattern", (dict,), {})
-    for pattern, alpha in alpha_pattern.items():
-        if not _is_finite(alpha) or len(pattern) > _MAX_PATTERN:
-            raise EditError(f"{path}: alpha_pattern[{pattern[:80]!r}] is not a finite number")
-        try:
-            re.compile(pattern)
-        except (re.error, OverflowError, RecursionError) as error:
-            raise EditError(f"{path}: alpha_pattern {pattern[:80]!r}: {error}") from None
     rows = of("trainable_token_indices", (list, dict), [])
     named = rows if isinstance(rows, dict) else {"": rows}
     for indices in named.values():
@@ -119,18 +120,38 @@ def _parsed(found: Mapping[str, Any], path: Path) -> LoraConfig:
         raise EditError(f"{path}: target_parameters is not a list of names")
     alpha = of("lora_alpha", (int, float), 8)
     if not _is_finite(alpha):
-        raise EditError(f"{path}: lora_alpha is {alpha}, expected a finite number")
+        raise EditError(f"{path}: lora_alpha is {shown(alpha)}, expected a finite number")
     return LoraConfig(
+        path=path,
         base=of("base_model_name_or_path", (str,), ""),
         revision=of("revision", (str,), "") or None,
         alpha=alpha,
-        alpha_pattern=alpha_pattern,
+        alpha_pattern=_alpha_pattern(of("alpha_pattern", (dict,), {}), path),
         rslora=of("use_rslora", (bool,), False),
         target_parameters=tuple(parameters),
         token_rows={name: tuple(indices) for name, indices in named.items()}
         if isinstance(rows, dict)
         else tuple(rows),
     )
+
+
+def _alpha_pattern(found: Mapping[str, Any], path: Path) -> tuple[tuple[Pattern, float], ...]:
+    if sum(map(len, found)) > MAX_CHARACTERS:
+        raise EditError(f"{path}: alpha_pattern has more than {MAX_CHARACTERS:,} characters")
+    patterns = []
+    parts = 0
+    for text, alpha in found.items():
+        if not _is_finite(alpha):
+            raise EditError(f"{path}: alpha_pattern[{shown(text)}] is not a finite number")
+        try:
+            pattern = Pattern(text)
+        except EditError as error:
+            raise EditError(f"{path}: alpha_pattern {shown(text)}: {error}") from None
+        parts += pattern.parts
+        if parts > _MAX_PARTS:
+            raise EditError(f"{path}: alpha_pattern is too large; write it more simply")
+        patterns.append((pattern, alpha))
+    return tuple(patterns)
 
 
 def _is_finite(value: object) -> bool:

@@ -43,6 +43,10 @@ def adapter_layout(
         modules: the base's.
         ranks: the tensors that have factors, 2-D or 3-D, and their rank.
         base: what `base_model_name_or_path` is to say.
+
+    Raises:
+        EditError: experts that are not whole or not alike; parameters of one module in an order
+            that is not known.
     """
     plain: dict[str, int] = {}  # module path: rank
     raw: dict[str, int] = {}  # parameter path: rank
@@ -64,7 +68,7 @@ def adapter_layout(
     for parameter, parts in modules.experts.items():
         if any(name in ranks for name in parts.values()):
             module, _, leaf = parameter.rpartition(".")
-            group, raw[parameter] = _packed(parts, ranks, modules)
+            group, raw[parameter] = _packed(parameter, ranks, modules)
             wrapped.setdefault(module, []).append((leaf, group))
     for module, parts in wrapped.items():
         groups += _nested(f"{_PREFIX}{module}.", parts)
@@ -127,15 +131,12 @@ def _parameter(name: str, shape: tuple[int, ...], k: int, modules: Modules) -> G
     )
 
 
-def _packed(
-    parts: Mapping[tuple[int, int], str], ranks: Mapping[str, int], modules: Modules
-) -> tuple[Group, int]:
+def _packed(parameter: str, ranks: Mapping[str, int], modules: Modules) -> tuple[Group, int]:
     """Separate experts as one packed parameter: places stacked on the output axis, so A is stacked
     and B block-diagonal, padded with zeros to one rank."""
+    parts = modules.experts[parameter]
     offsets, rank = expert_offsets(parts, ranks)
-    experts = 1 + max(expert for expert, _ in parts)
-    places = 1 + max(place for _, place in parts)
-    out, inner = modules.shapes[next(iter(parts.values()))]
+    experts, places, out, inner = modules.packed_shape(parameter)
     members = tuple(name for _, name in sorted(parts.items()) if name in ranks)
 
     def build_a(factors: Mapping[str, Factors]) -> Tensor:

@@ -66,6 +66,12 @@ class AdapterReader:
             else:
                 self._matrix(name, module, pair, is_embedding)
         self._tied(heads)
+        for name, new in self.replaced.items():
+            if name in self.low_rank and isinstance(new, TensorInfo):
+                raise EditError(
+                    f"{self.path} replaces {name!r} (modules_to_save) and adapts it with factors; "
+                    "train one of them, or merge it with PEFT"
+                )
 
     # Keys that are no factors
 
@@ -205,9 +211,7 @@ class AdapterReader:
             else:
                 self._add(name, path, pair, False)
             return
-        experts = 1 + max(expert for expert, _ in parts)
-        places = 1 + max(place for _, place in parts)
-        out, inner = self.modules.shapes[next(iter(parts.values()))]
+        experts, places, out, inner = self.modules.packed_shape(path)
         r = self._stack_rank(path, pair, experts, places * out, inner)
         scaling = self.config.scaling(path, r)
         for (expert, place), name in parts.items():

@@ -18,7 +18,8 @@ from mergekit_rl.io.adapter import AdaptedCheckpoint
 from mergekit_rl.io.adapter_layout import expert_offsets
 from mergekit_rl.io.checkpoint import TORCH_DTYPES
 from mergekit_rl.io.folder import check_link
-from mergekit_rl.io.jsonfile import read_object
+from mergekit_rl.io.header import is_name
+from mergekit_rl.io.jsonfile import read_object, shown
 from mergekit_rl.io.modules import Modules
 
 FILE = "core.json"
@@ -48,23 +49,26 @@ class Core:
         self.content = read_object(path)
         version = self.content.get("format")
         if version != FORMAT:
-            raise EditError(f"{path}: format is {version!r}, expected {FORMAT}")
+            raise EditError(f"{path}: format is {shown(version)}, expected {FORMAT}")
         base = _field(self.content, "base", dict, path)
         output = _field(self.content, "output", dict, path)
         targets = _field(self.content, "targets", dict, path)
         self.digests: dict[str, str] = _field(base, "tensors", dict, path)
+        for name in self.digests:
+            if not is_name(name):
+                raise EditError(f"{path}: {shown(name)} is no tensor's name: the file is damaged")
         default = _field(output, "dtype", str, path)
         others = _field(output, "other_dtypes", dict, path)
         self.dtypes = {name: others.get(name, default) for name in self.digests}
         self.config_text = _field(output, "config", str, path)
         self.base_name = _field(base, "name", str, path)
-        self.ranks = {name: _field(target, "rank", int, path) for name, target in targets.items()}
+        self.ranks = {name: _rank(target, path) for name, target in targets.items()}
         self.shapes = {name: _shape(target, path) for name, target in targets.items()}
         if not set(self.ranks) <= set(self.digests):
             raise EditError(f"{path} lists targets that the base has not: the file is damaged")
         for dtype in (default, *others.values()):
             if not isinstance(dtype, str) or dtype not in TORCH_DTYPES:
-                raise EditError(f"{path}: the output dtype {dtype!r} is not known")
+                raise EditError(f"{path}: the output dtype {shown(dtype)} is not known")
 
     def factors(self, edited: AdaptedCheckpoint, name: str) -> tuple[Tensor, Tensor]:
         """(B, A) of a target exactly as they were computed, without an adapter's padding.
@@ -84,11 +88,26 @@ class Core:
                 for name, (_, at) in expert_offsets(parts, self.ranks)[0].items()
             }
         at = self._offsets.get(name, 0)
+        if at + k > a.shape[-2]:
+            raise EditError(
+                f"{self.folder}: {FILE} lists {name} with rank {k}, and the adapter's factors have "
+                f"rank {a.shape[-2]}"
+            )
         return b[..., at : at + k].contiguous(), a[..., at : at + k, :].contiguous()
 
 
 def _shape(target: object, path: Path) -> tuple[int, ...]:
-    return tuple(_field(target, "shape", list, path))
+    sizes = _field(target, "shape", list, path)
+    if not all(type(size) is int for size in sizes):
+        raise EditError(f"{path}: a target has shape {shown(sizes)}: the file is damaged")
+    return tuple(sizes)
+
+
+def _rank(target: object, path: Path) -> int:
+    rank = _field(target, "rank", int, path)
+    if not 0 <= rank < 2**31:
+        raise EditError(f"{path}: a target has rank {shown(rank)}: the file is damaged")
+    return rank
 
 
 def _field(holder: object, key: str, kind: type, path: Path) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from mergekit_rl.errors import EditError
 from mergekit_rl.io.header import TensorInfo, read_header
-from mergekit_rl.io.jsonfile import read_object
+from mergekit_rl.io.jsonfile import read_object, shown
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -60,14 +60,16 @@ def safe_file(folder: Path, name: str, *, where: Path) -> Path:
     """
     pure = PurePosixPath(name)
     if not name or pure.is_absolute() or ".." in pure.parts or "\\" in name or "\0" in name:
-        raise EditError(f"{where} names the file {name!r}, expected a path inside its folder")
+        raise EditError(f"{where} names the file {shown(name)}, expected a path inside its folder")
     path = folder / name
     try:
         found = path.is_file()
     except OSError as error:  # a name longer than the system takes, a folder that may not be read
-        raise EditError(f"{where} names {name!r}: {error.strerror}") from None
+        raise EditError(f"{where} names {shown(name)}: {error.strerror}") from None
     if not found:
-        raise EditError(f"{where} names {name!r}, which {folder} does not hold; fetch it again")
+        raise EditError(
+            f"{where} names {shown(name)}, which {folder} does not hold; fetch it again"
+        )
     check_link(folder, path)
     return path
 
@@ -91,12 +93,14 @@ def _indexed(index: Path) -> dict[str, TensorInfo]:
         raise EditError(f"{index} has no weight_map of names to files")
     for name, file in weight_map.items():
         if not isinstance(file, str) or not file.endswith(".safetensors"):
-            raise EditError(f"{index} puts {name!r} in {file!r}, expected a .safetensors file")
+            raise EditError(
+                f"{index} puts {shown(name)} in {shown(file)}, expected a .safetensors file"
+            )
     files = list(dict.fromkeys(weight_map.values()))
     tensors = _merge([safe_file(index.parent, file, where=index) for file in files])
     for name, file in weight_map.items():
         if name not in tensors or tensors[name].path != index.parent / file:
-            raise EditError(f"{index} puts {name!r} in {file!r}, which does not hold it")
+            raise EditError(f"{index} puts {shown(name)} in {shown(file)}, which does not hold it")
     for name in tensors:
         if name not in weight_map:
             raise EditError(

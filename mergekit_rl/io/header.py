@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from mergekit_rl.errors import EditError
-from mergekit_rl.io.jsonfile import parse_object
+from mergekit_rl.io.jsonfile import open_file, parse_object, shown
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the reference implementation
+_MAX_NAME = 1000
 
 BITS = {
     "F64": 64, "F32": 32, "F16": 16, "BF16": 16,
@@ -55,7 +56,7 @@ def read_header(path: Path) -> tuple[dict[str, TensorInfo], dict[str, str]]:
             offsets do not describe exactly the bytes that follow the header.
     """
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             size = os.fstat(file.fileno()).st_size
             start = file.read(8)
             length = int.from_bytes(start, "little")
@@ -108,22 +109,31 @@ def _metadata(found: object, path: Path) -> dict[str, str]:
 
 
 def _entry(name: str, entry: object, path: Path, data_start: int) -> TensorInfo:
-    where = f"the header of {path}: {name!r}"
+    where = f"the header of {path}: {shown(name)}"
+    if not is_name(name):
+        raise EditError(f"{where} is no name: expected 1 to {_MAX_NAME} printable characters")
     if not isinstance(entry, dict):
         raise EditError(f"{where} is not an object with dtype, shape and data_offsets")
     dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
     if not isinstance(dtype, str) or dtype not in BITS:
-        raise EditError(f"{where} has dtype {dtype!r}, expected one of {', '.join(BITS)}")
+        raise EditError(f"{where} has dtype {shown(dtype)}, expected one of {', '.join(BITS)}")
     if not _counts(shape):
-        raise EditError(f"{where} has shape {shape!r}, expected a list of sizes")
+        raise EditError(f"{where} has shape {shown(shape)}, expected a list of sizes")
     if not _counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise EditError(f"{where} has data_offsets {offsets!r}, expected [begin, end]")
+        raise EditError(f"{where} has data_offsets {shown(offsets)}, expected [begin, end]")
     begin, end = offsets
+    if prod(size or 1 for size in shape) >= 2**63:  # reached beside a 0 only: torch cannot hold it
+        raise EditError(f"{where} has shape {shown(shape)}, which is too large")
     if prod(shape) * BITS[dtype] != (end - begin) * 8:
         raise EditError(
             f"{where} is {dtype} {tuple(shape)} but its data_offsets span {end - begin:,} bytes"
         )
     return TensorInfo(name, dtype, tuple(shape), path, data_start + begin, end - begin)
+
+
+def is_name(name: str) -> bool:
+    """Whether a tensor may be called that: it fits a line, and shows on it what it is."""
+    return 0 < len(name) <= _MAX_NAME and name.isprintable()
 
 
 def _counts(found: object) -> bool:

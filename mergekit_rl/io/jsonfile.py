@@ -1,34 +1,41 @@
-"""JSON from files nobody vouches for: sizes capped, duplicates refused, errors in one line."""
+"""JSON from files nobody vouches for: size and nesting capped, duplicates refused, errors in one
+line."""
 
 import json
 import os
 import re
+import stat
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from mergekit_rl.errors import EditError
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 MAX_BYTES = 64 * 2**20  # an index of 100,000 tensors takes about 10 MB
+MAX_DEPTH = 100
+_SHOWN = 200  # characters of a value that an error repeats
 
 
 def parse_object(text: bytes, where: str) -> dict[str, Any]:
     """The JSON object in `text`.
 
     Raises:
-        EditError: not UTF-8, not JSON, not an object, nested deeper than Python's stack, or with
-            a key written twice; the message starts with `where`.
+        EditError: not UTF-8, not JSON, not an object, nested too deeply, or with a key
+            written twice; the message starts with `where`.
     """
     try:
         found = json.loads(text.decode("utf-8"), object_pairs_hook=_no_duplicates)
         if _SURROGATE.search(text):  # escapes of half a character: legal JSON, and no text
             json.dumps(found, ensure_ascii=False).encode("utf-8")
+        _check_depth(found)
     except RecursionError:
-        raise EditError(f"{where} is nested too deeply to be read") from None
+        raise EditError(
+            f"{where} is nested too deeply, expected at most {MAX_DEPTH} levels"
+        ) from None
     except ValueError as error:
         raise EditError(f"{where} is not valid JSON: {error}") from None
     except _DuplicateKey as error:
-        raise EditError(f"{where} holds the name {error.args[0]!r} twice") from None
+        raise EditError(f"{where} holds the name {shown(error.args[0])} twice") from None
     if not isinstance(found, dict):
         raise EditError(f"{where} holds a JSON {type(found).__name__}, expected an object")
     return found
@@ -37,7 +44,7 @@ def parse_object(text: bytes, where: str) -> dict[str, Any]:
 def read_object(path: Path, *, optional: bool = False) -> dict[str, Any]:
     """The JSON object in the file `path`; {} where `optional` and there is no such file."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size > MAX_BYTES:
                 raise EditError(f"{path} is {size:,} bytes, expected at most {MAX_BYTES:,}")
@@ -49,6 +56,29 @@ def read_object(path: Path, *, optional: bool = False) -> dict[str, Any]:
     except OSError as error:
         raise EditError(f"{path} cannot be read: {error.strerror}") from None
     return parse_object(text, str(path))
+
+
+def open_file(path: Path) -> IO[bytes]:
+    """An ordinary file opened for reading; a pipe or device is not waited for.
+
+    Raises:
+        OSError: as `open`, and where `path` is no ordinary file.
+    """
+
+    def opener(name: str, flags: int) -> int:
+        fd = os.open(name, flags | os.O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise OSError(None, "it is no ordinary file")
+        return fd
+
+    return open(path, "rb", opener=opener)  # noqa: PTH123 (Path.open takes no opener)
+
+
+def shown(value: object) -> str:
+    """A value of such a file as an error repeats it: one line, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 class _DuplicateKey(Exception):
@@ -64,3 +94,16 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
                 raise _DuplicateKey(key)
             seen.add(key)
     return found
+
+
+def _check_depth(found: object) -> None:
+    level = [found]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            part
+            for holder in level
+            if isinstance(holder, dict | list)
+            for part in (holder.values() if isinstance(holder, dict) else holder)
+        ]
+    if level:
+        raise RecursionError

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from mergekit_rl.errors import EditError
+
 Shapes = Mapping[str, tuple[int, ...]]
 
 EXPERT = re.compile(
-    r"(?P<module>.*\.experts)\.(?P<expert>\d+)"
+    r"(?P<module>.*\.experts)\.(?P<expert>[0-9]{1,9})"
     r"\.(?P<leaf>w1|w2|w3|gate_proj|up_proj|down_proj)\.weight"
 )
 # How transformers packs separate experts: {leaf: (packed parameter, place on its output axis)}.
@@ -72,20 +74,66 @@ class Modules:
 
     @cached_property
     def stored(self) -> dict[str, str]:
-        """{module parameter: tensor name on disk}."""
-        return {self.parameter(name): name for name in self.shapes}
+        """{module parameter: tensor name on disk}.
+
+        Raises:
+            EditError: two tensors are one parameter.
+        """
+        found: dict[str, str] = {}
+        for name in self.shapes:
+            self._once(found, self.parameter(name), name)
+        return found
 
     @cached_property
     def experts(self) -> dict[str, dict[tuple[int, int], str]]:
-        """{packed parameter: {(expert, place): tensor name}} of experts stored separately."""
+        """{packed parameter: {(expert, place): tensor name}} of experts stored separately.
+
+        Raises:
+            EditError: two tensors are one expert's matrix.
+        """
         found: dict[str, dict[tuple[int, int], str]] = {}
         for name in self.shapes:
             match = EXPERT.fullmatch(name)
             if match:
                 packed, place = PACKED[match["leaf"]]
                 module = EXPERT.fullmatch(self.parameter(name))["module"]
-                found.setdefault(f"{module}.{packed}", {})[int(match["expert"]), place] = name
+                parts = found.setdefault(f"{module}.{packed}", {})
+                self._once(parts, (int(match["expert"]), place), name)
         return found
+
+    def packed_shape(self, parameter: str) -> tuple[int, int, int, int]:
+        """(experts, places, out, inner) of separate experts as the one parameter they are packed
+        into: places·out rows of length inner for each expert.
+
+        Raises:
+            EditError: a matrix of one of the experts is absent or has another shape.
+        """
+        parts = self.experts[parameter]
+        experts = 1 + max(expert for expert, _ in parts)
+        places = 1 + max(place for _, place in parts)
+        if len(parts) != experts * places:
+            hole = next(
+                (expert, place)
+                for expert in range(experts)
+                for place in range(places)
+                if (expert, place) not in parts
+            )
+            leaves = [
+                leaf for leaf, where in PACKED.items() if where == (_leaf(parameter), hole[1])
+            ]
+            raise EditError(
+                f"{parameter} is made of experts 0 to {experts - 1}, and expert {hole[0]} has no "
+                f"{' or '.join(leaves)}: no adapter can address what is not whole"
+            )
+        first = parts[0, 0]
+        shape = self.shapes[first]
+        for name in parts.values():
+            if self.shapes[name] != shape or len(shape) != 2:
+                raise EditError(
+                    f"{name} is {self.shapes[name]} and {first} is {shape}: experts of one layer "
+                    "must be matrices of one shape for an adapter to address them"
+                )
+        return experts, places, *shape
 
     @cached_property
     def transposed_linears(self) -> bool:
@@ -114,6 +162,11 @@ class Modules:
         """Whether no output head is stored, so that the embedding serves as one."""
         return not any(_HEAD.search(name) for name in self.shapes)
 
+    @staticmethod
+    def _once(found: dict[Any, str], key: Any, name: str) -> None:
+        if found.setdefault(key, name) != name:
+            raise EditError(f"{found[key]} and {name} are two tensors for one parameter")
+
     @property
     def _kind(self) -> str:
         return str(self.config.get("model_type", ""))
@@ -124,3 +177,7 @@ class Modules:
     @cached_property
     def _prefixes(self) -> set[str]:
         return {name.partition(".")[0] + "." for name in self.shapes}
+
+
+def _leaf(parameter: str) -> str:
+    return parameter.rpartition(".")[2]

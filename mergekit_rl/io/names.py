@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"[0-9]{1,9}")
 _PARAMETER = {"weight", "bias"}
 _DECODERS = ("model.", "transformer.")
 _EXPERTS = re.compile(r"(^|_)experts?$")

@@ -9,7 +9,7 @@ from mergekit_rl.io.header import TensorInfo
 
 _BY_NAME = (
     (re.compile(r"\.(qweight|qzeros|g_idx)$"), "GPTQ or AWQ"),
-    (re.compile(r"_(blocks|scales)$"), "MXFP4"),
+    (re.compile(r"_blocks$"), "MXFP4"),
     (re.compile(r"\.weight\.(absmax|quant_map|quant_state\..+|nested_absmax)$"), "bitsandbytes"),
     (re.compile(r"\.(SCB|weight_format)$"), "bitsandbytes 8-bit"),
     (re.compile(r"\.weight_packed$"), "compressed-tensors"),
@@ -28,12 +28,14 @@ def refuse_quantised(where: str, config: Mapping[str, Any], tensors: Mapping[str
                 method = holder[key].get("quant_method") if isinstance(holder[key], dict) else None
                 raise EditError(
                     f"{where} is quantised ({key} of its config.json: "
-                    f"{method or 'method not named'}); {_REMEDY}"
+                    f"{method if isinstance(method, str) else 'method not named'}); {_REMEDY}"
                 )
     for name, info in tensors.items():
         for pattern, method in _BY_NAME:
             if pattern.search(name):
                 raise EditError(f"{where} is quantised ({method}: {name!r}); {_REMEDY}")
+        if name.endswith("_scales") and name.removesuffix("scales") + "blocks" in tensors:
+            raise EditError(f"{where} is quantised (MXFP4: {name!r}); {_REMEDY}")
         packed = info.dtype.startswith(("F8_", "F6_")) or info.dtype == "F4"
         if packed or (info.dtype in ("I8", "U8") and len(info.shape) in (2, 3)):  # 4-D: old masks
             raise EditError(f"{where} is quantised ({name!r} is {info.dtype}); {_REMEDY}")

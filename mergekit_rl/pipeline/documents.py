@@ -23,10 +23,23 @@ _SUMMARY_RUN_ONLY = (
 )  # fmt: skip
 
 
-def core_files(
-    plan: Plan, files: Files, records: Mapping[str, Mapping[str, Any]], summary: Summary, at: str
+def documents(
+    plan: Plan, files: Files, records: Mapping[str, Mapping[str, Any]], summary: Summary
 ) -> Small:
-    """What lies beside a core's factors, in the folder `at` of the output."""
+    """{path in the output: content} of all small files of one rank."""
+    small: Small = {}
+    if plan.saves_core:
+        small |= _core_files(plan, files, records, summary)
+    if plan.saves_model:
+        small |= _model_files(plan, files, summary)
+    return small
+
+
+def _core_files(
+    plan: Plan, files: Files, records: Mapping[str, Mapping[str, Any]], summary: Summary
+) -> Small:
+    """What lies beside a core's factors."""
+    at = files.core_at
     dtypes = {name: plan.output_dtype(name) for name in plan.pair.base.tensors}
     default = Counter(dtypes.values()).most_common(1)[0][0]
     base = plan.pair.base
@@ -40,7 +53,7 @@ def core_files(
             "tensors": {name: records[name]["digest"] for name in base.tensors},
         },
         "expert": described(plan.pair.expert),
-        "options": plan.options.as_dict(),
+        "options": files.options.as_dict(),
         "output": {
             "dtype": default,
             "other_dtypes": {name: d for name, d in dtypes.items() if d != default},
@@ -55,27 +68,27 @@ def core_files(
     return {
         at + core.FILE: _json(content),
         at + "adapter_config.json": _json(files.adapter_config),
-        **_shared(plan, summary, at, peft=True),
-        **({MARKER: _json(provenance(plan, summary))} if at else {}),
+        **_shared(plan, files, summary, at, peft=True),
     }
 
 
-def model_files(plan: Plan, files: Files, summary: Summary, at: str) -> Small:
-    """What lies beside a whole model's shards, in the folder `at` of the output."""
+def _model_files(plan: Plan, files: Files, summary: Summary) -> Small:
+    """What lies beside a whole model's shards."""
+    at = files.model_at
     dtypes = {name: dtype for name, (dtype, _) in plan.model.items()}
     text = with_dtype(config_text(plan.donor.config), dtypes)
     config: Small = {f"{at}config.json": text.encode()} if text else {}
-    return {**config, **files.index, **_shared(plan, summary, at, peft=False)}
+    return {**config, **files.index, **_shared(plan, files, summary, at, peft=False)}
 
 
-def provenance(plan: Plan, summary: Summary) -> dict[str, Any]:
+def provenance(plan: Plan, files: Files, summary: Summary) -> dict[str, Any]:
     """What was made of what, without a path of this machine."""
     return {
         "rledit": __version__,
         "command": "sar",
         "base": described(plan.pair.base),
         "expert": described(plan.pair.expert),
-        "options": plan.options.as_dict(),
+        "options": files.options.as_dict(),
         "summary": _lasting(summary),
     }
 
@@ -92,7 +105,7 @@ def config_digest(checkpoint: Checkpoint) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def model_card(plan: Plan, summary: Summary, *, peft: bool) -> str:
+def model_card(plan: Plan, files: Files, summary: Summary, *, peft: bool) -> str:
     """A README.md with the front matter the Hub reads."""
     base, expert = plan.pair.base, plan.pair.expert
     front = ["---", "library_name: " + ("peft" if peft else "transformers")]
@@ -100,7 +113,7 @@ def model_card(plan: Plan, summary: Summary, *, peft: bool) -> str:
     front += ["tags:", "- rledit", "- sar", *(["- lora"] if peft else []), "---"]
     options = " ".join(
         f"--{key.replace('_', '-')} {value}"
-        for key, value in plan.options.as_dict().items()
+        for key, value in files.options.as_dict().items()
         if value is not None and key not in ("save", "device")
     )
     what = "core" if peft else "model edited with the core"
@@ -139,10 +152,10 @@ def model_card(plan: Plan, summary: Summary, *, peft: bool) -> str:
     return "\n".join(lines)
 
 
-def _shared(plan: Plan, summary: Summary, at: str, *, peft: bool) -> Small:
+def _shared(plan: Plan, files: Files, summary: Summary, at: str, *, peft: bool) -> Small:
     small: Small = {at + path.name: path for path in plan.donor.files}
-    small[at + "README.md"] = model_card(plan, summary, peft=peft).encode()
-    small[at + MARKER] = _json(provenance(plan, summary))
+    small[at + "README.md"] = model_card(plan, files, summary, peft=peft).encode()
+    small[at + MARKER] = _json(provenance(plan, files, summary))
     return small
 
 

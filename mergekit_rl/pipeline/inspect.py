@@ -21,8 +21,9 @@ from mergekit_rl.pipeline.rows import Row, summed
 from mergekit_rl.pipeline.run import Job, Progress, drain, run_jobs
 from mergekit_rl.pipeline.tensors import keyed_generator, matrices
 from mergekit_rl.spectral import measures
-from mergekit_rl.spectral.projection import rewire, truncate
+from mergekit_rl.spectral.projection import Projector
 from mergekit_rl.spectral.svd import truncated_svd
+from mergekit_rl.spectral.truncation import truncate
 
 BLOCKS = (0.01, 0.05, 0.1, 0.2, 0.5)
 """Leading blocks of the rewiring matrix that a row tells the energy of, as shares of r."""
@@ -196,7 +197,7 @@ def _one(
     w1 = w0.to(delta.dtype) + delta
     s = torch.linalg.svdvals(delta.to(torch.float64))
     cut = truncate(delta, k, generator=keyed_generator(settings.seed, name, index))
-    kept = rewire(w0, cut)
+    kept = Projector(w0).rewire(cut)
     energies = measures.truncation_energy(s)
     m = measures.rewiring(base, delta)
     blocks = measures.block_energy(m, cut.energy)

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -10,11 +10,12 @@ import torch
 
 from mergekit_rl.errors import EditError
 from mergekit_rl.pipeline.rank import Rank
-from mergekit_rl.spectral.projection import PROJECTIONS, Projection
+from mergekit_rl.spectral.projection import MASKS, PROJECTIONS, Mask, Projection
 from mergekit_rl.spectral.svd import METHODS, Method
 
 Rest = Literal["base", "rl"]
 Save = Literal["core", "model", "both"]
+Order = Literal["truncate-first", "project-first"]
 DTYPES = {
     "float32": "F32", "fp32": "F32", "float16": "F16", "fp16": "F16",
     "bfloat16": "BF16", "bf16": "BF16", "float64": "F64", "fp64": "F64",
@@ -26,9 +27,15 @@ class SarOptions:
     """What `sar` is to do; each field is the command's option of that name.
 
     Attributes:
-        rank: kept of each update.
+        ranks: kept of each update; several make one output each, from one decomposition.
         base_rank: of the base's spectral space; `full` is all of it.
-        projection: `spectral`, or `none` for a plain low-rank extraction of the update.
+        projection: `spectral`; or a control: `random` subspaces of the same dimensions, `none`
+            for a plain low-rank extraction of the update.
+        mask: what of the rewiring matrix is kept: `full`, `diagonal` or `off-diagonal`.
+        order: `truncate-first`, or `project-first` for the best rank-k part of the update's
+            projection.
+        norm_match: a rank whose spectral core's norm each target's kept part is scaled to; None
+            for its own norm.
         scale: factor on the kept part.
         include, exclude: regular expressions searched in the targets' names.
         rest: whose tensors stand outside the targets: `base` or `rl`.
@@ -39,9 +46,12 @@ class SarOptions:
         seed: of the decompositions' random starts.
     """
 
-    rank: Rank
+    ranks: tuple[Rank, ...]
     base_rank: Rank
     projection: Projection
+    mask: Mask
+    order: Order
+    norm_match: Rank | None
     scale: float
     include: str | None
     exclude: str | None
@@ -55,6 +65,15 @@ class SarOptions:
     def __post_init__(self) -> None:
         if self.base_rank.energy is not None:
             raise EditError("--base-rank is energy:…, expected full, a share or a number")
+        if self.norm_match is not None and self.norm_match.energy is not None:
+            raise EditError("--norm-match is energy:…, expected a share or a number")
+        if len({str(rank) for rank in self.ranks}) < len(self.ranks):
+            raise EditError(f"--rank names {', '.join(map(str, self.ranks))}: each once, please")
+        if self.mask != "full" and (self.projection == "none" or self.order == "project-first"):
+            raise EditError(
+                f"--mask {self.mask} is of the rewiring matrix, which --projection none and "
+                "--order project-first do not form: leave one of them out"
+            )
         if not math.isfinite(self.scale):
             raise EditError(f"--scale is {self.scale}, expected a finite number")
         if self.rest == "rl" and self.save != "model":
@@ -66,7 +85,16 @@ class SarOptions:
     def as_dict(self) -> dict[str, object]:
         """Plain values for JSON, without what does not change the result."""
         found = {key: getattr(self, key) for key in self.__dataclass_fields__}
-        return found | {"rank": str(self.rank), "base_rank": str(self.base_rank)}
+        del found["ranks"]
+        match = self.norm_match
+        return (
+            {"rank": ", ".join(map(str, self.ranks))}
+            | found
+            | {
+                "base_rank": str(self.base_rank),
+                "norm_match": None if match is None else str(match),
+            }
+        )
 
     def wants(self, name: str) -> bool:
         """Whether include and exclude let a target through."""
@@ -75,9 +103,12 @@ class SarOptions:
 
 def parse_options(
     *,
-    rank: "str | int | float | Rank" = "0.01",
+    rank: "str | int | float | Rank | Sequence[str | int | float | Rank]" = "0.01",
     base_rank: "str | int | float | Rank" = "full",
     projection: str = "spectral",
+    mask: str = "full",
+    order: str = "truncate-first",
+    norm_match: "str | int | float | Rank | None" = None,
     scale: float = 1.0,
     include: str | None = None,
     exclude: str | None = None,
@@ -94,12 +125,16 @@ def parse_options(
         EditError: a value out of its range, with the range.
     """
     name_filter(include, exclude)
+    ranks = rank if isinstance(rank, list | tuple) else [rank]
     if dtype is not None and dtype not in DTYPES:
         raise EditError(f"--dtype is {dtype!r}, expected one of {', '.join(DTYPES)}")
     return SarOptions(
-        rank=Rank.parse(rank),
+        ranks=tuple(Rank.parse(one) for one in ranks),
         base_rank=Rank.parse(base_rank, "--base-rank"),
         projection=one_of("--projection", projection, PROJECTIONS),
+        mask=one_of("--mask", mask, MASKS),
+        order=one_of("--order", order, get_args(Order)),
+        norm_match=None if norm_match is None else Rank.parse(norm_match, "--norm-match"),
         scale=float(scale),
         include=include,
         exclude=exclude,

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -11,6 +11,7 @@ from mergekit_rl import __version__
 from mergekit_rl.errors import EditError
 from mergekit_rl.io.adapter_layout import Group, adapter_layout
 from mergekit_rl.io.checkpoint import FLOATS
+from mergekit_rl.io.header import tensor_bytes
 from mergekit_rl.io.modules import Modules
 from mergekit_rl.io.names import is_projection
 from mergekit_rl.io.shards import SHARD_BYTES, shard
@@ -18,6 +19,7 @@ from mergekit_rl.io.writer import Layout
 from mergekit_rl.pipeline.donor import Donor, choose_donor
 from mergekit_rl.pipeline.options import SarOptions
 from mergekit_rl.pipeline.pair import Pair
+from mergekit_rl.pipeline.rank import Rank
 
 ADAPTER = "adapter_model.safetensors"
 
@@ -45,11 +47,6 @@ class Plan:
     def saves_model(self) -> bool:
         return self.options.save in ("model", "both")
 
-    def folder(self, part: str) -> str:
-        """Where in the output the `core` or the `model` lies: in a folder of its own where both
-        are saved."""
-        return f"{part}/" if self.options.save == "both" else ""
-
     def output_dtype(self, name: str) -> str:
         """The dtype the base's tensor `name` has in the output."""
         return output_dtype(self.pair, self.options, name)
@@ -67,9 +64,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Files:
-    """Where everything lies in the output, once the ranks are known.
+    """Where everything of one rank lies in the output, once it is known for every target.
 
     Attributes:
+        options: of the run, with this rank alone.
+        core_at, model_at: folders within the output, "" or ending in a slash.
         ranks: {target: rank k its update is cut to}.
     stored: {target: rank of its stored factors}, less than k where the base's space is smaller.
         layout: all tensor files.
@@ -79,6 +78,9 @@ class Files:
         index: the shards' index file, {} where one file holds the model.
     """
 
+    options: SarOptions
+    core_at: str
+    model_at: str
     ranks: Mapping[str, int]
     stored: Mapping[str, int]
     layout: Layout
@@ -86,6 +88,11 @@ class Files:
     adapter_config: Mapping[str, Any] | None
     model_file: Mapping[str, str]
     index: Mapping[str, bytes]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all its tensors."""
+        return sum(tensor_bytes(*t) for tensors in self.layout.values() for t in tensors.values())
 
 
 def plan_sar(pair: Pair, options: SarOptions) -> Plan:
@@ -116,8 +123,14 @@ def plan_sar(pair: Pair, options: SarOptions) -> Plan:
     return Plan(pair, options, targets, _model(pair, options), choose_donor(pair, options))
 
 
-def plan_files(plan: Plan, ranks: Mapping[str, int], shard_bytes: int = SHARD_BYTES) -> Files:
-    """Lays out the output for {target: rank}."""
+def plan_files(
+    plan: Plan, rank: Rank, ranks: Mapping[str, int], shard_bytes: int = SHARD_BYTES
+) -> Files:
+    """Lays out the output of one rank, which is {target: ranks[target]}."""
+    at = f"rank-{str(rank).replace(':', '-')}/" if len(plan.options.ranks) > 1 else ""
+    core_at, model_at = (
+        f"{at}{part}/" if plan.options.save == "both" else at for part in ("core", "model")
+    )
     stored = {name: _stored_rank(plan, name, k) for name, k in ranks.items()}
     layout: dict[str, Any] = {}
     groups: list[Group] = []
@@ -131,17 +144,19 @@ def plan_files(plan: Plan, ranks: Mapping[str, int], shard_bytes: int = SHARD_BY
         config, groups = adapter_layout(modules, stored, ref)
         if base.revision:
             config["revision"] = base.revision
-        layout[plan.folder("core") + ADAPTER] = {
+        layout[core_at + ADAPTER] = {
             key: ("F32", shape) for group in groups for key, (shape, _) in group.tensors.items()
         }
     if plan.saves_model:
         files, index = shard(plan.model, shard_bytes)
-        prefix = plan.folder("model")
         for file, tensors in files.items():
-            layout[prefix + file] = tensors
-            model_file |= dict.fromkeys(tensors, prefix + file)
-        index = {prefix + file: content for file, content in index.items()}
-    return Files(ranks, stored, layout, tuple(groups), config, model_file, index)
+            layout[model_at + file] = tensors
+            model_file |= dict.fromkeys(tensors, model_at + file)
+        index = {model_at + file: content for file, content in index.items()}
+    options = replace(plan.options, ranks=(rank,))
+    return Files(
+        options, core_at, model_at, ranks, stored, layout, tuple(groups), config, model_file, index
+    )
 
 
 def output_dtype(pair: Pair, options: SarOptions, name: str) -> str:
@@ -189,9 +204,11 @@ def _no_targets(pair: Pair, options: SarOptions, projections: list[str]) -> str:
 
 
 def _stored_rank(plan: Plan, name: str, k: int) -> int:
+    """Rank of a target's factors: less than k where the base's space is smaller, b with a mask."""
     if plan.options.projection == "none":
         return k
-    return min(k, plan.options.base_rank.of(min(plan.pair.base.tensors[name].shape[-2:])))
+    b = plan.options.base_rank.of(min(plan.pair.base.tensors[name].shape[-2:]))
+    return min(k, b) if plan.options.mask == "full" else b
 
 
 def stored_numbers(plan: Plan, ranks: Mapping[str, int]) -> int:

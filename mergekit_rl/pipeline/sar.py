@@ -1,20 +1,21 @@
 """Extracting the core of an RL update: plan, run, result."""
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from mergekit_rl.io.checkpoint import Checkpoint
-from mergekit_rl.io.output import check_output
+from mergekit_rl.io.output import MARKER, check_output
 from mergekit_rl.io.shards import SHARD_BYTES
 from mergekit_rl.io.writer import Writer
-from mergekit_rl.pipeline.documents import core_files, model_files
+from mergekit_rl.pipeline.documents import documents
 from mergekit_rl.pipeline.options import parse_options
 from mergekit_rl.pipeline.pair import open_pair
-from mergekit_rl.pipeline.plan import Files, Plan, plan_files, plan_sar
+from mergekit_rl.pipeline.plan import Plan, plan_files, plan_sar
+from mergekit_rl.pipeline.rank import Rank
 from mergekit_rl.pipeline.run import Job, Progress, drain, run_jobs
 from mergekit_rl.pipeline.summary import Summary, summarise
 from mergekit_rl.pipeline.tensors import Rewirer, measure_rank
@@ -30,7 +31,7 @@ def sar(
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
     **options: Any,
-) -> Summary:
+) -> "Summary | list[Summary]":
     """Extracts the core of an RL update into the folder `out`, and returns what was kept.
 
     Every targeted weight's update Δ = W₁ − W₀ is cut to rank k and projected onto the spectral
@@ -44,8 +45,10 @@ def sar(
         force: replace a folder that an earlier run wrote.
         workers: compute threads, ≥ 1; the result does not depend on it. None: one per CPU.
         progress: called after every tensor.
-        **options: `rank`, `base_rank`, `projection`, `scale`, `include`, `exclude`, `rest`, `save`,
-            `dtype`, `svd`, `device`, `seed`, with the command's meanings; see `SarOptions`.
+        **options: `rank`, `base_rank`, `projection`, `mask`, `order`, `norm_match`, `scale`,
+            `include`, `exclude`, `rest`, `save`, `dtype`, `svd`, `device`, `seed`, with the
+            command's meanings; see `SarOptions`. A list of ranks makes a sweep: one decomposition
+            per matrix, a folder `rank-…` each, and a list of summaries.
 
     Raises:
         EditError: anything the user can fix, before a byte is written where it can be known then.
@@ -53,7 +56,9 @@ def sar(
     Source: Subspace-Aligned Rewiring (Zhang et al., 2026, arXiv:2607.03065).
     """
     run = sar_events(base, rl, out, resume=resume, force=force, workers=workers, **options)
-    return drain(run, progress)
+    summaries = drain(run, progress)
+    several = isinstance(options.get("rank"), list | tuple)
+    return summaries if several else summaries[0]
 
 
 def sar_events(
@@ -66,8 +71,8 @@ def sar_events(
     workers: int | None = None,
     shard_bytes: int = SHARD_BYTES,
     **options: Any,
-) -> Generator[Progress, None, Summary]:
-    """`sar` as a generator: yields a `Progress` after every tensor, returns the summary.
+) -> Generator[Progress, None, list[Summary]]:
+    """`sar` as a generator: yields a `Progress` after every tensor, returns a summary per rank.
 
     Everything that headers and configs tell is checked before the first event.
     """
@@ -77,39 +82,44 @@ def sar_events(
     pair = open_pair(base, rl)
     check_output(out, force=force, inputs=[pair.base.folder, pair.expert.folder], resume=resume)
     plan = plan_sar(pair, parsed)
-    ranks = yield from _ranks(plan, workers)
-    files = plan_files(plan, ranks, shard_bytes)
-    with Writer(out, files.layout, plan.key(), resume=resume, force=force) as writer:
-        yield from _rewire(plan, files, writer, workers)
-        records = _by_tensor(writer.records)
-        summary = summarise(plan, files, records, seconds=time.perf_counter() - started)
-        small: dict[str, bytes | Path] = {}
-        if plan.saves_core:
-            small |= core_files(plan, files, records, summary, plan.folder("core"))
-        if plan.saves_model:
-            small |= model_files(plan, files, summary, plan.folder("model"))
+    variants = []
+    for rank in parsed.ranks:
+        ranks = yield from _ranks(plan, rank, workers)
+        variants.append(plan_files(plan, rank, ranks, shard_bytes))
+    layout = {file: tensors for files in variants for file, tensors in files.layout.items()}
+    with Writer(out, layout, plan.key(), resume=resume, force=force) as writer:
+        rewirer = Rewirer(plan, variants, writer)
+        todo = [name for name in rewirer.names if rewirer.unit(name) not in writer.records]
+        jobs = [_job(plan, name) for name in todo]
+        yield from run_jobs(jobs, rewirer.load, rewirer.work, workers, parsed.device)
+        seconds = time.perf_counter() - started
+        summaries, small = [], {}
+        for index, files in enumerate(variants):
+            records = _by_tensor(writer.records, index)
+            summary = summarise(plan, files, records, seconds=seconds)
+            small |= documents(plan, files, records, summary)
+            summaries.append(summary)
+        small.setdefault(MARKER, small[next(name for name in small if name.endswith(MARKER))])
         writer.finish(small)
-    return summary.finished(time.perf_counter() - started, writer.size)
+    seconds = time.perf_counter() - started
+    return [
+        summary.finished(seconds, variant.size)
+        for summary, variant in zip(summaries, variants, strict=True)
+    ]
 
 
-def _ranks(plan: Plan, workers: int | None) -> Generator[Progress, None, Mapping[str, int]]:
+def _ranks(
+    plan: Plan, rank: Rank, workers: int | None
+) -> Generator[Progress, None, Mapping[str, int]]:
     """{target: rank}: from the shapes, or by a pass over the updates for `energy:…`."""
-    options = plan.options
     shapes = {name: plan.pair.base.tensors[name].shape for name in plan.targets}
-    if options.rank.energy is None:
-        return {name: options.rank.of(min(shape[-2:])) for name, shape in shapes.items()}
+    if rank.energy is None:
+        return {name: rank.of(min(shape[-2:])) for name, shape in shapes.items()}
     jobs = [_job(plan, name) for name in plan.targets]
-    measure = partial(measure_rank, plan, options.rank.energy)
+    measure = partial(measure_rank, plan, rank.energy)
     ranks: dict[str, int] = {}
-    yield from run_jobs(jobs, None, measure, workers, options.device, ranks)
+    yield from run_jobs(jobs, None, measure, workers, plan.options.device, ranks)
     return {name: ranks[name] for name in plan.targets}
-
-
-def _rewire(plan: Plan, files: Files, writer: Writer, workers: int | None) -> Iterator[Progress]:
-    """Runs every tensor that no earlier run finished; a group of the adapter is one unit."""
-    rewirer = Rewirer(plan, files, writer)
-    jobs = [_job(plan, name) for name in rewirer.names if rewirer.unit(name) not in writer.records]
-    yield from run_jobs(jobs, rewirer.load, rewirer.work, workers, plan.options.device)
 
 
 def _job(plan: Plan, name: str) -> Job:
@@ -126,7 +136,8 @@ def _job(plan: Plan, name: str) -> Job:
     return Job(name, cost=prod(info.shape) * min(m, n) / 1e6, memory=memory, size=size)
 
 
-def _by_tensor(records: Mapping[str, Any]) -> dict[str, Any]:
-    """{tensor: its record}, in an order that is not that of the work: sums round by order."""
+def _by_tensor(records: Mapping[str, Any], variant: int) -> dict[str, Any]:
+    """{tensor: its record} of one variant, in an order that is not that of the work: sums round by
+    order."""
     found = {name: record for unit in records.values() for name, record in unit.items()}
-    return {name: found[name] for name in sorted(found)}
+    return {name: found[name][variant] for name in sorted(found)}

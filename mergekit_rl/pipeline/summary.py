@@ -28,6 +28,7 @@ class Summary:
         unchanged: targets whose update is 0.
         relative_update: ‖Δ‖/‖W₀‖ over the targets.
         kept: ‖Δ*‖²/‖Δ‖² over the targets, before `--scale`.
+        size: ‖scale·Δ*‖/‖Δ‖ over the targets.
         truncation: ‖Δ_k‖²/‖Δ‖²: what `--projection none` keeps at the same rank.
         projection_share: ‖P Δ_k P‖²/‖Δ_k‖², and `chance`, what random subspaces of the same
             dimensions would keep of it.
@@ -46,6 +47,7 @@ class Summary:
     unchanged: int
     relative_update: float
     kept: float
+    size: float
     truncation: float
     projection_share: float
     chance: float
@@ -91,6 +93,7 @@ def summarise(
         unchanged=sum(record["update_energy"] == 0 for record in targets),
         relative_update=math.sqrt(_share(inside, _total(targets, "base_energy"))),
         kept=_share(kept, inside),
+        size=math.sqrt(_share(core, inside)),
         truncation=_share(truncated, inside),
         projection_share=_share(kept, truncated),
         chance=_share(_total(targets, "chance_energy"), truncated),
@@ -136,7 +139,7 @@ def _notes(plan: Plan, files: Files, records: Mapping[str, Any], s: Summary) -> 
             f"the update is {s.relative_update:.2g} of the weights, far above what RL leaves "
             f"(below {UNUSUAL_UPDATE:g}): this does not look like a base and its RL child"
         )
-    if plan.options.projection == "spectral" and s.relative_update > 0:
+    if plan.options.projection == "spectral" and plan.options.mask == "full" and s.relative_update:
         if s.chance > 1 - 1e-9:
             notes.append(
                 "every target is square and the base's space is all of it: the projection changes "

@@ -3,6 +3,7 @@
 import hashlib
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,12 +13,14 @@ from mergekit_rl.io.checkpoint import FLOATS, TORCH_DTYPES, Checkpoint
 from mergekit_rl.io.digest import ValueDigest
 from mergekit_rl.io.writer import Writer
 from mergekit_rl.pipeline.plan import ADAPTER, Files, Plan
+from mergekit_rl.pipeline.rewired import rewired
 from mergekit_rl.pipeline.run import Job
 from mergekit_rl.spectral.edit import edit, visibility
-from mergekit_rl.spectral.projection import rank_for_energy, rewire, truncate
 from mergekit_rl.spectral.thin import energy
+from mergekit_rl.spectral.truncation import rank_for_energy
 
 Record = dict[str, Any]
+Factors = tuple[Tensor, Tensor]
 
 
 def keyed_generator(seed: int, name: str, index: int) -> torch.Generator:
@@ -47,16 +50,19 @@ class Rewirer:
     """Does the jobs of a run, and writes each tensor as it is done.
 
     A target's factors wait until their group of the adapter is complete; the group is the unit that
-    is committed.
+    is committed. A record is a list: of what happened for each rank of a sweep.
     """
 
-    def __init__(self, plan: Plan, files: Files, writer: Writer) -> None:
+    def __init__(self, plan: Plan, variants: Sequence[Files], writer: Writer) -> None:
         self._plan = plan
-        self._files = files
+        self._variants = variants
         self._writer = writer
         self._device = torch.device(plan.options.device)
-        self._group = {name: group for group in files.groups for name in group.members}
-        self._waiting: dict[str, dict[str, tuple[tuple[Tensor, Tensor] | None, Record]]] = {}
+        # Which tensors share an adapter's does not depend on the rank.
+        self._members = {
+            name: group.members for group in variants[0].groups for name in group.members
+        }
+        self._waiting: dict[str, dict[str, tuple[list[Factors], list[Record]]]] = {}
         self._mutex = threading.Lock()
         self._targets = set(plan.targets)
         names = list(plan.pair.base.tensors)
@@ -67,8 +73,7 @@ class Rewirer:
 
     def unit(self, name: str) -> str:
         """What is committed when the tensor's work is done."""
-        group = self._group.get(name)
-        return group.members[0] if group else name
+        return self._members.get(name, (name,))[0]
 
     def load(self, job: Job) -> tuple[Tensor, Any, float] | None:
         """W₀, what forms Δ, and the seconds both took; None for what is read in pieces."""
@@ -83,19 +88,20 @@ class Rewirer:
 
     def work(self, job: Job, loaded: Any) -> None:
         name = job.name
-        if name not in self._targets:
-            self._commit(name, self._copy(name), None)
-            return
-        record, factors = self._rewire(name, loaded)
-        self._commit(name, record, factors)
+        if name in self._targets:
+            self._commit(name, *self._rewire(name, loaded))
+        else:
+            self._writer.commit(name, {name: [self._copy(name)] * len(self._variants)})
 
-    def _rewire(self, name: str, loaded: Any) -> tuple[Record, tuple[Tensor, Tensor]]:
-        """Edits a target, matrix by matrix where it is a stack."""
+    def _rewire(self, name: str, loaded: Any) -> tuple[list[Factors], list[Record]]:
+        """Edits a target, matrix by matrix where it is a stack; for every variant."""
         pair, info = self._plan.pair, self._plan.pair.base.tensors[name]
         digest = ValueDigest(info.shape)
         dtype = TORCH_DTYPES[self._plan.output_dtype(name)]
-        record: Record = {"rank": self._files.stored[name], "shape": list(info.shape)}
-        factors: list[tuple[Tensor, Tensor]] = []
+        records: list[Record] = [
+            {"rank": files.stored[name], "shape": list(info.shape)} for files in self._variants
+        ]
+        factors: list[list[Factors]] = [[] for _ in self._variants]
         at = 0
         for index in matrices(pair.base, name):
             clock = _Clock()
@@ -106,56 +112,66 @@ class Rewirer:
             else:
                 w0, form, reading = loaded
             digest.update(w0)
-            figures, (b, a) = self._matrix(name, index or 0, w0, form, dtype)
-            # On the CPU wherever the factors came from: `apply` sums there too.
-            new = edit(w0, b, a, dtype) if self._plan.saves_model else None
-            factors.append((b, a))
-            computing = clock.lap()
-            if new is not None:
-                data = raw_bytes(new)
-                self._write_model(name, data, at)
-                at += len(data)
-            _add(record, figures)
-            _add(record, {"reading": reading, "computing": computing, "writing": clock.lap()})
-        record["digest"] = digest.hexdigest()
+            edits = self._matrix(name, index or 0, w0, form, dtype)
+            computing, writing, size = clock.lap(), 0.0, 0
+            for variant, (figures, (b, a)) in enumerate(edits):
+                factors[variant].append((b, a))
+                _add(records[variant], figures)
+                if self._plan.saves_model:
+                    # On the CPU wherever the factors came from: `apply` sums there too.
+                    data = raw_bytes(edit(w0, b, a, dtype))
+                    size = len(data)
+                    computing += clock.lap()
+                    self._write_model(self._variants[variant], name, data, at)
+                    writing += clock.lap()
+            at += size
+            for record in records:
+                _add(record, {"reading": reading, "computing": computing, "writing": writing})
+        for record in records:
+            record["digest"] = digest.hexdigest()
         if len(info.shape) == 2:
-            return record, factors[0]
-        return record, tuple(torch.stack(part) for part in zip(*factors, strict=True))
+            return [one[0] for one in factors], records
+        stacked = [tuple(torch.stack(p) for p in zip(*one, strict=True)) for one in factors]
+        return stacked, records
 
     def _matrix(
         self, name: str, index: int, w0: Tensor, form: Any, dtype: torch.dtype
-    ) -> tuple[Record, tuple[Tensor, Tensor]]:
-        """The factors of one matrix, of the planned rank, on the CPU, and its figures."""
+    ) -> list[tuple[Record, Factors]]:
+        """For every variant the factors of one matrix, of the planned rank and on the CPU, and its
+        figures."""
         options = self._plan.options
         wide = torch.float64 if w0.dtype == torch.float64 else torch.float32
         w0 = w0.to(self._device).to(wide)
-        update = truncate(
-            torch.zeros_like(w0) if form is None else form(w0),
-            self._files.ranks[name],
-            svd=options.svd,
-            generator=keyed_generator(options.seed, name, index),
-        )
-        found = rewire(
-            w0,
-            update,
-            base_rank=options.base_rank.of(min(w0.shape)),
-            projection=options.projection,
-            scale=options.scale,
-        )
-        b, a = _padded(found.B, found.A, self._files.stored[name])
-        seen = visibility(w0, b, a, dtype)
-        return {
-            "base_energy": energy(w0),
-            "update_energy": update.energy,
-            "truncated_energy": update.kept,
-            "kept_energy": found.kept,
-            "chance_energy": update.kept * found.chance,
-            "core_energy": found.kept * options.scale**2,
-            "rounding_energy": seen.rounding,
-            "changed": seen.changed,
-            "rewiring_numbers": found.base_rank**2,
-            "svd": update.method,
-        }, (b.cpu(), a.cpu())
+        ranks = [files.ranks[name] for files in self._variants]
+        base_energy = energy(w0)
+        found = []
+        for stored, (update, kept) in zip(
+            [files.stored[name] for files in self._variants],
+            rewired(
+                w0,
+                torch.zeros_like(w0) if form is None else form(w0),
+                ranks,
+                options,
+                keyed_generator(options.seed, name, index),
+            ),
+            strict=True,
+        ):
+            b, a = _padded(kept.B, kept.A, stored)
+            seen = visibility(w0, b, a, dtype)
+            figures = {
+                "base_energy": base_energy,
+                "update_energy": update.energy,
+                "truncated_energy": update.kept,
+                "kept_energy": kept.kept,
+                "chance_energy": update.kept * kept.chance,
+                "core_energy": kept.kept * kept.scale**2,
+                "rounding_energy": seen.rounding,
+                "changed": seen.changed,
+                "rewiring_numbers": kept.base_rank**2,
+                "svd": update.method,
+            }
+            found.append((figures, (b.cpu(), a.cpu())))
+        return found
 
     def _copy(self, name: str) -> Record:
         """Passes a tensor outside the targets on, and measures the update that is left."""
@@ -163,7 +179,7 @@ class Rewirer:
         record: Record = {"base_energy": 0.0, "update_energy": 0.0}
         theirs = pair.names.get(name)
         if name not in pair.base.tensors:  # the expert's alone
-            self._copy_pieces(pair.expert, name, name)
+            self._copy_pieces(pair.expert, name)
             return record
         info = pair.base.tensors[name]
         comparable = pair.same_shape(name) and info.dtype in FLOATS
@@ -183,47 +199,50 @@ class Rewirer:
                 record["update_energy"] += energy(update)
             if keeps_base:
                 data = raw_bytes(piece.to(dtype))
-                self._write_model(name, data, at)
+                for files in self._variants:
+                    self._write_model(files, name, data, at)
                 at += len(data)
         if plan.saves_model and options.rest == "rl" and theirs is not None:
-            self._copy_pieces(pair.expert, theirs, name)
+            self._copy_pieces(pair.expert, theirs)
         if theirs is not None and pair.expert.touches(theirs) and other is None:
             record["not_compared"] = True
         return record | {"digest": digest.hexdigest()}
 
-    def _copy_pieces(self, source: Checkpoint, theirs: str, name: str) -> None:
+    def _copy_pieces(self, source: Checkpoint, theirs: str) -> None:
         dtype = TORCH_DTYPES[self._plan.model[theirs][0]]
         at = 0
         for piece in source.pieces(theirs):
             data = raw_bytes(piece.to(dtype))
-            self._write_model(name, data, at)
+            for files in self._variants:
+                self._writer.write(files.model_file[theirs], theirs, data, at)
             at += len(data)
 
-    def _write_model(self, name: str, data: memoryview, at: int) -> None:
+    def _write_model(self, files: Files, name: str, data: memoryview, at: int) -> None:
         if self._plan.options.rest == "rl":
-            name = self._plan.pair.names.get(name, name)
-        self._writer.write(self._files.model_file[name], name, data, at)
+            name = self._plan.pair.names[name]
+        self._writer.write(files.model_file[name], name, data, at)
 
-    def _commit(self, name: str, record: Record, factors: Any) -> None:
-        """Commits a tensor, or its whole group once the last member is done."""
-        group = self._group.get(name)
-        if group is None:
-            self._writer.commit(name, {name: record})
+    def _commit(self, name: str, factors: list[Factors], records: list[Record]) -> None:
+        """Commits a target, or its whole group of the adapter once the last member is done."""
+        members = self._members.get(name)
+        if members is None:
+            self._writer.commit(name, {name: records})
             return
-        unit = group.members[0]
+        unit = members[0]
         with self._mutex:
             waiting = self._waiting.setdefault(unit, {})
-            waiting[name] = (factors, record)
-            if len(waiting) < len(group.members):
+            waiting[name] = (factors, records)
+            if len(waiting) < len(members):
                 return
             del self._waiting[unit]
-        started = time.perf_counter()
-        file = self._plan.folder("core") + ADAPTER
-        every = {member: factors for member, (factors, _) in waiting.items()}
-        for key, (_, build) in group.tensors.items():
-            self._writer.write(file, key, raw_bytes(build(every)))
-        record["writing"] += time.perf_counter() - started
-        self._writer.commit(unit, {member: waiting[member][1] for member in group.members})
+        clock = _Clock()
+        for variant, files in enumerate(self._variants):
+            group = next(group for group in files.groups if group.members[0] == unit)
+            every = {member: waiting[member][0][variant] for member in members}
+            for key, (_, build) in group.tensors.items():
+                self._writer.write(files.core_at + ADAPTER, key, raw_bytes(build(every)))
+            records[variant]["writing"] += clock.lap()
+        self._writer.commit(unit, {member: waiting[member][1] for member in members})
 
 
 class _Clock:

@@ -31,6 +31,11 @@ class Space:
         """dim / size: the share of its energy that a random vector keeps, in expectation."""
         return self.dim / self.size
 
+    @staticmethod
+    def spanned_by(rows: Tensor) -> "Space":
+        """The space that orthonormal rows (b, size) span."""
+        return Space(rows.shape[1], rows.shape[0], lambda x: (x @ rows.T) @ rows)
+
 
 def whole(size: int) -> Space:
     """All of ℝ^size."""
@@ -60,20 +65,23 @@ def base_spaces(w: Tensor, rank: int | None = None) -> tuple[Space, Space]:
     if rank is not None and rank < n:
         svd = truncated_svd(w, rank)
         alive = int((svd.S > _cutoff(m) * svd.S[0]).sum())
-        return _span(svd.U[:, :alive].T), _span(svd.Vh[:alive])
+        return Space.spanned_by(svd.U[:, :alive].T), Space.spanned_by(svd.Vh[:alive])
     if m == n:
         return _square_spaces(w) or _careful_spaces(w)
     column = _least_squares(w, torch.float32)
     return _careful_spaces(w) if column is None else (column, whole(n))
 
 
+def random_space(like: Space, generator: torch.Generator, device: torch.device) -> Space:
+    """A Haar-random subspace of the size and dimension of another."""
+    if like.dim == like.size:
+        return whole(like.size)
+    normal = torch.randn(like.size, like.dim, generator=generator, dtype=torch.float64)
+    return Space.spanned_by(torch.linalg.qr(normal.to(device))[0].T)
+
+
 def _cutoff(longest: int) -> float:
     return torch.finfo(torch.float32).eps * longest
-
-
-def _span(rows: Tensor) -> Space:
-    """The space that orthonormal rows (b, size) span."""
-    return Space(rows.shape[1], rows.shape[0], lambda x: (x @ rows.T) @ rows)
 
 
 def _square_spaces(w: Tensor) -> tuple[Space, Space] | None:
@@ -146,7 +154,7 @@ def _careful_spaces(w: Tensor) -> tuple[Space, Space]:
     right = vectors[:, alive].T  # (ρ, n)
     left = times(right, w.T) / values[alive].sqrt()[:, None]
     left = torch.linalg.qr(left.T)[0].T if left.shape[0] else left
-    return _span(left), _span(right)
+    return Space.spanned_by(left), Space.spanned_by(right)
 
 
 def _least_squares(w: Tensor, dtype: torch.dtype, g: Tensor | None = None) -> Space | None:

@@ -136,7 +136,7 @@ def check_never_half(out: Path, quiet: dict[str, bytes]) -> None:
 
 def go_on(out: Path, quiet: dict[str, bytes], force: bool) -> None:
     """What a user does after the fault, and what must come of it."""
-    if (partial_of(out) / "journal").exists() or files_of(out) != quiet:
+    if files_of(out) != quiet or not cleared(out):
         try:
             run(out, resume=True, force=force)
         except EditError as error:  # the discarded run was still there
@@ -144,16 +144,24 @@ def go_on(out: Path, quiet: dict[str, bytes], force: bool) -> None:
             assert files_of(out) in ({}, OLD)
             run(out, force=True)
     assert files_of(out) == quiet
+    assert cleared(out)
+
+
+def cleared(out: Path) -> bool:
+    """Whether no more than a lock that nobody holds is left of the run."""
     left = partial_of(out)
-    assert not left.exists() or {path.name for path in left.iterdir()} <= {"lock"}
+    return not left.exists() or {path.name for path in left.iterdir()} <= {"lock"}
 
 
+MOST_TO_LOSE = (*SYNCS, "rename", "unlink", "rmdir")
 POSSIBLE = {
     "short": SYSTEM_WRITES,
     "short, then ENOSPC": WRITES,
     "kill midway": WRITES,
     "EIO, writes lost": SYNCS,
     "kill after": CHANGES,  # after any other call is before the next
+    "power cut": MOST_TO_LOSE,
+    "power cut, journal survives": MOST_TO_LOSE,
 }
 
 
@@ -205,7 +213,7 @@ def test_an_error_anywhere_is_one_line_and_a_resume_gives_the_same_bytes(
     assert raised == 0 if kind == "short" else raised or not set(names) & set(WRITES)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(30))
 def test_killed_again_and_again_it_still_ends_in_the_same_bytes(
     seed: int, tmp_path: Path, quiet: dict[str, bytes]
 ) -> None:
@@ -219,7 +227,7 @@ def test_killed_again_and_again_it_still_ends_in_the_same_bytes(
         if not killed(lambda: run(out, **flags), disk):
             break
         check_never_half(out, quiet)
-        if files_of(out) == quiet and not (partial_of(out) / "journal").exists():
+        if files_of(out) == quiet and cleared(out):
             break
         flags["resume"] = True
     assert files_of(out) == quiet

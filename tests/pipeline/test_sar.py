@@ -280,7 +280,13 @@ def test_wrong_input_is_refused_before_anything_is_written(tmp_path):
     refuse("--scale is nan, expected a finite number", base, rl, out, scale=float("nan"))
     refuse("--include '\\(' is no regular expression: .*", base, rl, out, include="(")
     refuse("--rest rl keeps .* add --save model", base, rl, out, rest="rl")
-    refuse("--projection is 'foo', expected one of spectral, none", base, rl, out, projection="foo")
+    refuse(
+        "--projection is 'foo', expected one of spectral, random, none",
+        base,
+        rl,
+        out,
+        projection="foo",
+    )
     refuse("--dtype is 'int8', expected one of float32, .*", base, rl, out, dtype="int8")
     refuse("--device is 'tpu', expected auto, cpu, cuda or cuda:0", base, rl, out, device="tpu")
     refuse("--include 'nothing' leaves none of the 14 projections.*", base, rl, out,

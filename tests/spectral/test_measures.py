@@ -7,7 +7,8 @@ import scipy.stats
 import torch
 
 from mergekit_rl.spectral import measures
-from mergekit_rl.spectral.projection import rewire, truncate
+from mergekit_rl.spectral.projection import Projector
+from mergekit_rl.spectral.truncation import truncate
 
 SHAPES = [(20, 20), (30, 18), (18, 30), (1, 6), (6, 1)]
 
@@ -173,7 +174,7 @@ def test_enrichment_is_high_for_an_aligned_update_and_one_for_a_haar_random_one(
         qu, qv = (np.linalg.qr(rng.standard_normal((size, k)))[0] for size in (m, n))
         for kind, delta in (("aligned", inside), ("random", (qu * [3, 2, 1]) @ qv.T)):
             cut = truncate(torch.from_numpy(delta), k)
-            found = rewire(torch.from_numpy(w0), cut, base_rank=b)
+            found = Projector(torch.from_numpy(w0), base_rank=b).rewire(cut)
             shares[kind].append(found.kept / cut.kept)
             chance = found.chance
     assert np.mean(shares["aligned"]) / chance > 2

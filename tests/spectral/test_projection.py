@@ -11,10 +11,15 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from mergekit_rl.spectral.projection import rank_for_energy, rewire, truncate
+from mergekit_rl.spectral.projection import Projector
+from mergekit_rl.spectral.truncation import rank_for_energy, truncate
 
 GOLDEN = Path(__file__).parent / "golden_sar.safetensors"
 CASES = json.loads(safe_open(GOLDEN, "pt").metadata()["cases"])
+
+
+def rewire(w0, update, scale=1.0, **settings):
+    return Projector(w0, **settings).rewire(update, scale)
 
 
 def run(w0, w1, k, **settings):

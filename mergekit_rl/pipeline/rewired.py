@@ -1,0 +1,69 @@
+"""One matrix under the options of `sar`: truncated, projected, masked, scaled."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from mergekit_rl.pipeline.options import SarOptions
+from mergekit_rl.spectral.projection import Projector, Rewiring
+from mergekit_rl.spectral.truncation import Truncation, truncations
+
+
+def rewired(
+    w0: Tensor,
+    delta: Tensor,
+    ranks: Sequence[int],
+    options: SarOptions,
+    generator: torch.Generator,
+) -> list[tuple[Truncation, Rewiring]]:
+    """For each rank, Δ_k and what the options keep of it, from one decomposition of Δ and one of
+    W₀.
+
+    Args:
+        w0, delta: (m, n), fp32 or fp64, on one device.
+        generator: CPU generator of the decomposition's start and of random subspaces.
+    """
+    b = options.base_rank.of(min(w0.shape))
+    reference = options.norm_match
+    if reference is not None:
+        ranks = [*ranks, reference.of(min(w0.shape))]
+    updates = truncations(delta, ranks, svd=options.svd, generator=generator)
+    projector = Projector(
+        w0, base_rank=b, projection=options.projection, mask=options.mask, generator=generator
+    )
+    norm = None
+    if reference is not None:
+        norm = Projector(w0, base_rank=b).rewire(updates.pop()).kept
+    if options.order == "truncate-first":
+        found = [projector.rewire(update) for update in updates]
+    else:
+        found = _project_first(delta, [update.rank for update in updates], projector, options)
+    return [
+        (update, _scaled(kept, norm, options.scale))
+        for update, kept in zip(updates, found, strict=True)
+    ]
+
+
+def _project_first(
+    delta: Tensor, ranks: list[int], projector: Projector, options: SarOptions
+) -> list[Rewiring]:
+    """The best rank-k parts of P_U Δ P_V: no rank-k matrix of the base's space is closer to Δ."""
+    column, row = projector.spaces
+    dim = min(column.dim, row.dim)
+    cut = truncations(projector.project(delta), [min(k, max(1, dim)) for k in ranks])
+    return [
+        replace(
+            Projector(delta, projection="none").rewire(part),
+            base_rank=dim,
+            chance=column.share * row.share,
+        )
+        for part in cut
+    ]
+
+
+def _scaled(found: Rewiring, norm: float | None, scale: float) -> Rewiring:
+    if norm is not None:
+        scale *= (norm / found.kept) ** 0.5 if found.kept > 0 else 0.0
+    return found if scale == 1.0 else replace(found, B=found.B * scale, scale=scale)
