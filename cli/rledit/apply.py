@@ -24,5 +24,5 @@ def command(base: str, core: str, out: str, as_json: bool, **options: object) ->
     from rledit.progress import follow
     from rledit.show import applied_text, print_result
 
-    applied = follow(apply_events(base, core, out, **options), out)
+    applied = follow(apply_events(base, core, out, **options), out, force=options["force"])
     print_result(applied, as_json, lambda a: applied_text(a, out))

@@ -17,23 +17,29 @@ Result = TypeVar("Result")
 _LINE_SECONDS = 10.0
 
 
-def follow(run: "Generator[Progress, None, Result]", out: str | Path | None = None) -> Result:
+def follow(
+    run: "Generator[Progress, None, Result]",
+    out: str | Path | None = None,
+    *,
+    force: object = False,
+) -> Result:
     """Runs the events to their end and returns the run's result. An interrupt ends it with one line
     that says how to go on, and exit code 130."""
     try:
         return _bar(run) if sys.stderr.isatty() else _lines(run)
     except KeyboardInterrupt:
         run.close()
-        click.echo(f"Interrupted: {_kept(out)}", err=True)
+        click.echo(f"Interrupted: {_kept(out, bool(force))}", err=True)
         sys.exit(130)
 
 
-def _kept(out: str | Path | None) -> str:
+def _kept(out: str | Path | None, force: bool) -> str:
     """What an interrupted run leaves."""
     partial = None if out is None else Path(out).with_name(Path(out).name + ".partial")
     if partial is None or not partial.exists():
         return "nothing was written"
-    return f"what was finished is kept in {partial}; continue with --resume"
+    again = "--resume --force" if force else "--resume"
+    return f"what was finished is kept in {partial}; continue with {again}"
 
 
 def _bar(run: "Generator[Progress, None, Result]") -> Result:

@@ -84,18 +84,39 @@ from rledit.options import common
     help="Where to compute; auto takes a CUDA device where there is one.",
 )
 @click.option("--seed", default=0, show_default=True, help="Of the decompositions' random starts.")
+@click.option(
+    "--part",
+    metavar="I/N",
+    help="Compute one share of the tensors, 0/3, 1/3 or 2/3, into OUT.part-I-of-N: for several "
+    "machines, with no communication.",
+)
+@click.option("--join", is_flag=True, help="Put the parts beside OUT together.")
 @common
 def command(base: str, rl: str, out: str, as_json: bool, **options: object) -> None:
     """Extract the core of the update that training left between BASE and RL.
 
     BASE and RL are folders or Hub ids (org/name[@revision]); RL may be a PEFT LoRA folder.
     """
+    from pathlib import Path
+
+    from mergekit_rl.pipeline.parts import Part, join_events, part_events
     from mergekit_rl.pipeline.sar import sar_events
     from rledit.progress import follow
-    from rledit.show import extraction_text, print_result
+    from rledit.show import extraction_text, part_text, print_result
 
-    ranks = list(options.pop("rank"))
-    summaries = follow(sar_events(base, rl, out, rank=ranks, **options), out)
+    ranks, part, join = list(options.pop("rank")), options.pop("part"), options.pop("join")
+    if part is not None and join:
+        raise click.UsageError("--part computes a share and --join puts them together: give one")
+    if part is not None:
+        folder = Part.parse(part).folder(Path(out))
+        events = part_events(base, rl, out, part, rank=ranks, **options)
+        done = follow(events, folder, force=options["force"])
+        print_result(done, as_json, part_text)
+        return
+    if join:
+        del options["workers"]
+    events = (join_events if join else sar_events)(base, rl, out, rank=ranks, **options)
+    summaries = follow(events, out, force=options["force"])
     result = summaries if len(ranks) > 1 else summaries[0]
     print_result(
         result, as_json, lambda _: extraction_text(summaries, ranks, base, rl, out, options)

@@ -13,6 +13,7 @@ from rledit.escape import plain
 if TYPE_CHECKING:
     from mergekit_rl.pipeline.apply import Applied
     from mergekit_rl.pipeline.inspect import Inspection
+    from mergekit_rl.pipeline.parts import PartDone
     from mergekit_rl.pipeline.summary import Summary
 
 
@@ -84,6 +85,14 @@ def _one(s: "Summary", base: str, rl: str, out: str, options: Mapping[str, Any])
     ]
     lines = [f"core of {rl} over {base}", *_table(rows)]
     return "\n".join([*lines, *(f"note: {note}" for note in s.notes)])
+
+
+def part_text(done: "PartDone") -> str:
+    """What a share holds, and what comes next."""
+    return (
+        f"part {done.part.index}/{done.part.count}: {done.tensors} of {done.of} tensors in "
+        f"{done.folder}\nonce all are there: the same command with --join instead of --part"
+    )
 
 
 def applied_text(a: "Applied", out: str) -> str:

@@ -86,9 +86,12 @@ class AdaptedCheckpoint(Checkpoint):
     def touches(self, name: str) -> bool:
         return name in self.low_rank or name in self.replaced
 
-    def fingerprint(self) -> list[str]:
+    def fingerprint(self, *, times: bool = True) -> list[str]:
         own = [self.folder / WEIGHTS, self.folder / "adapter_config.json"]
-        return [*self.base.fingerprint(), *map(sampled_hash, own)]
+        return [
+            *self.base.fingerprint(times=times),
+            *(sampled_hash(path, times=times) for path in own),
+        ]
 
 
 def open_adapted(

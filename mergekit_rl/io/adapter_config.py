@@ -88,8 +88,8 @@ def read_lora_config(path: Path) -> LoraConfig:
     init = found.get("init_lora_weights", True)
     if isinstance(init, str) and init.lower().startswith(_ALTERED_BASE):
         raise EditError(
-            f"{path}: init_lora_weights is {shown(init)}, which alters the base; convert the adapter to "
-            "plain LoRA with PEFT first"
+            f"{path}: init_lora_weights is {shown(init)}, which alters the base; convert "
+            "the adapter to plain LoRA with PEFT first"
         )
     if found.get("bias", "none") != "none":
         raise EditError(

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mergekit_rl.errors import EditError
+from mergekit_rl.errors import EditError, UnusableInput
 from mergekit_rl.io.folder import check_link, read_tensors
 from mergekit_rl.io.header import TensorInfo
 from mergekit_rl.io.hub import locate
@@ -158,13 +158,13 @@ class Checkpoint:
         """Whether the tensor may differ from the base's, as far as that is known unread."""
         return True
 
-    def fingerprint(self) -> list[str]:
+    def fingerprint(self, *, times: bool = True) -> list[str]:
         """What tells these files from others without reading them whole: the revision, or each
         file's name, size, time and a hash of its header and of samples of its data."""
         if self.revision:
             return [f"{self.name}@{self.revision}"]
         paths = sorted({info.path for info in self.tensors.values()})
-        return [sampled_hash(path) for path in (*paths, self.folder / "config.json")]
+        return [sampled_hash(path, times=times) for path in (*paths, self.folder / "config.json")]
 
     def _read_info(self, info: TensorInfo, index: int | None = None) -> Tensor:
         shape = info.shape if index is None else info.shape[1:]
@@ -180,7 +180,7 @@ class Checkpoint:
             if dtype.is_floating_point:
                 least, most = torch.aminmax(out)  # NaN passes through both
                 if not (torch.isfinite(least) and torch.isfinite(most)):
-                    raise EditError(
+                    raise UnusableInput(
                         f"{info.name} of {self.ref} holds NaN or Inf ({info.path.name}): "
                         "the training run went wrong before it was saved"
                     )
@@ -203,7 +203,7 @@ def _read_into(path: Path, offset: int, view: memoryview) -> None:
         raise EditError(f"{path} cannot be read: {error.strerror}") from None
 
 
-def sampled_hash(path: Path) -> str:
+def sampled_hash(path: Path, *, times: bool = True) -> str:
     """Name, size, time and a hash of samples of a file, enough to notice that it changed."""
     try:
         stat = path.stat()
@@ -214,4 +214,5 @@ def sampled_hash(path: Path) -> str:
         for step in range(_SAMPLES):
             file.seek(stat.st_size * step // _SAMPLES)
             digest.update(file.read(_SAMPLE_BYTES))
-    return f"{path.name} {stat.st_size} {stat.st_mtime_ns} {digest.hexdigest()}"
+    changed = f"{stat.st_mtime_ns} " if times else ""
+    return f"{path.name} {stat.st_size} {changed}{digest.hexdigest()}"

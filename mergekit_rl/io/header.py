@@ -122,12 +122,12 @@ def _entry(name: str, entry: object, path: Path, data_start: int) -> TensorInfo:
     if not _counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise EditError(f"{where} has data_offsets {shown(offsets)}, expected [begin, end]")
     begin, end = offsets
-    if prod(size or 1 for size in shape) >= 2**63:  # reached beside a 0 only: torch cannot hold it
-        raise EditError(f"{where} has shape {shown(shape)}, which is too large")
     if prod(shape) * BITS[dtype] != (end - begin) * 8:
         raise EditError(
             f"{where} is {dtype} {tuple(shape)} but its data_offsets span {end - begin:,} bytes"
         )
+    if prod(size or 1 for size in shape) >= 2**63:  # beside a 0: torch has no such shape
+        raise EditError(f"{where} has shape {shown(shape)}, which is too large")
     return TensorInfo(name, dtype, tuple(shape), path, data_start + begin, end - begin)
 
 

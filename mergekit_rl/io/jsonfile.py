@@ -67,12 +67,13 @@ def open_file(path: Path) -> IO[bytes]:
 
     def opener(name: str, flags: int) -> int:
         fd = os.open(name, flags | os.O_NONBLOCK)
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        mode = os.fstat(fd).st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # `open` itself refuses a folder
             os.close(fd)
             raise OSError(None, "it is no ordinary file")
         return fd
 
-    return open(path, "rb", opener=opener)  # noqa: PTH123 (Path.open takes no opener)
+    return open(path, "rb", opener=opener)
 
 
 def shown(value: object) -> str:

@@ -128,7 +128,7 @@ class Pattern:
             self._at += 1
             return node
         c = self._text[start]
-        if c in "*+?" or c == "{" and _QUANTIFIER.match(self._text, start):
+        if c in "*+?" or (c == "{" and _QUANTIFIER.match(self._text, start)):
             raise self._fault("a quantifier with nothing to repeat", start)
         if c in "\\([":
             raise self._fault(f"{self._text[start : start + 3]!r} is not understood", start)

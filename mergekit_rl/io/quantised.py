@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mergekit_rl.errors import EditError
-from mergekit_rl.io.header import TensorInfo
+from mergekit_rl.io.header import TensorInfo, is_name
 
 _BY_NAME = (
     (re.compile(r"\.(qweight|qzeros|g_idx)$"), "GPTQ or AWQ"),
@@ -28,7 +28,7 @@ def refuse_quantised(where: str, config: Mapping[str, Any], tensors: Mapping[str
                 method = holder[key].get("quant_method") if isinstance(holder[key], dict) else None
                 raise EditError(
                     f"{where} is quantised ({key} of its config.json: "
-                    f"{method if isinstance(method, str) else 'method not named'}); {_REMEDY}"
+                    f"{method if _is_word(method) else 'method not named'}); {_REMEDY}"
                 )
     for name, info in tensors.items():
         for pattern, method in _BY_NAME:
@@ -39,3 +39,7 @@ def refuse_quantised(where: str, config: Mapping[str, Any], tensors: Mapping[str
         packed = info.dtype.startswith(("F8_", "F6_")) or info.dtype == "F4"
         if packed or (info.dtype in ("I8", "U8") and len(info.shape) in (2, 3)):  # 4-D: old masks
             raise EditError(f"{where} is quantised ({name!r} is {info.dtype}); {_REMEDY}")
+
+
+def _is_word(value: object) -> bool:
+    return isinstance(value, str) and is_name(value)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from mergekit_rl import __version__
-from mergekit_rl.errors import EditError
+from mergekit_rl.errors import EditError, UnusableInput
 from mergekit_rl.io.adapter import AdaptedCheckpoint, open_adapted
 from mergekit_rl.io.checkpoint import FLOATS, TORCH_DTYPES, Checkpoint
 from mergekit_rl.io.core import Core
@@ -114,9 +114,8 @@ def apply_events(
         job.place(writer, files)
         try:
             yield from run_jobs(job.jobs(writer.records), None, job.work, workers, "cpu")
-        except EditError:
-            if job.other_base and not allow_other_base:
-                writer.discard()
+        except UnusableInput:
+            writer.discard()
             raise
         others = tuple(sorted(name for name, same in writer.records.items() if not same))
         notes = job.notes(others)
@@ -153,7 +152,6 @@ class _Apply:
             for name, info in base.tensors.items()
             for own in (info.dtype,)
         }
-        self.other_base = False
 
     def layout(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         return {n: (self._dtypes[n], info.shape) for n, info in self._base.tensors.items()}
@@ -186,8 +184,7 @@ class _Apply:
             at += len(data)
         same = digest.hexdigest() == self._core.digests[name]
         if not same and not self._allow:
-            self.other_base = True
-            raise EditError(
+            raise UnusableInput(
                 f"{name} of {self._base.ref} has other values than the base this core was made "
                 f"from ({self._core.base_name}); give that base, or --allow-other-base"
             )

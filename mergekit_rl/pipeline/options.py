@@ -67,6 +67,8 @@ class SarOptions:
             raise EditError("--base-rank is energy:…, expected full, a share or a number")
         if self.norm_match is not None and self.norm_match.energy is not None:
             raise EditError("--norm-match is energy:…, expected a share or a number")
+        if not self.ranks:
+            raise EditError("--rank names no rank")
         if len({str(rank) for rank in self.ranks}) < len(self.ranks):
             raise EditError(f"--rank names {', '.join(map(str, self.ranks))}: each once, please")
         if self.mask != "full" and (self.projection == "none" or self.order == "project-first"):

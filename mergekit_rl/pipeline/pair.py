@@ -75,7 +75,8 @@ def _notes(base: Checkpoint, expert: Checkpoint, names: Mapping[str, str]) -> li
     renamed = sum(ours != theirs for ours, theirs in names.items())
     if renamed:
         notes.append(
-            f"{renamed} names match across a `model.` prefix that one side has and the other lacks"
+            f"{renamed} names match across a prefix (`model.` or `transformer.`) that only one "
+            "side has"
         )
     differing = config_differences(base.config, expert.config)
     if differing:

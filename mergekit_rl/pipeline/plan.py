@@ -51,13 +51,14 @@ class Plan:
         """The dtype the base's tensor `name` has in the output."""
         return output_dtype(self.pair, self.options, name)
 
-    def key(self) -> str:
-        """Identifies options and inputs: what a resume must agree with."""
+    def key(self, *, times: bool = True) -> str:
+        """Identifies options and inputs, what a resume must agree with; without the files' times,
+        copies of the inputs agree too."""
         parts = [
             __version__,
             self.options.as_dict(),
-            self.pair.base.fingerprint(),
-            self.pair.expert.fingerprint(),
+            self.pair.base.fingerprint(times=times),
+            self.pair.expert.fingerprint(times=times),
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 

@@ -1,12 +1,13 @@
 """Extracting the core of an RL update: plan, run, result."""
 
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Container, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
 
+from mergekit_rl.errors import UnusableInput
 from mergekit_rl.io.checkpoint import Checkpoint
 from mergekit_rl.io.output import MARKER, check_output
 from mergekit_rl.io.shards import SHARD_BYTES
@@ -14,7 +15,7 @@ from mergekit_rl.io.writer import Writer
 from mergekit_rl.pipeline.documents import documents
 from mergekit_rl.pipeline.options import parse_options
 from mergekit_rl.pipeline.pair import open_pair
-from mergekit_rl.pipeline.plan import Plan, plan_files, plan_sar
+from mergekit_rl.pipeline.plan import Files, Plan, plan_files, plan_sar
 from mergekit_rl.pipeline.rank import Rank
 from mergekit_rl.pipeline.run import Job, Progress, drain, run_jobs
 from mergekit_rl.pipeline.summary import Summary, summarise
@@ -84,45 +85,69 @@ def sar_events(
     plan = plan_sar(pair, parsed)
     variants = []
     for rank in parsed.ranks:
-        ranks = yield from _ranks(plan, rank, workers)
+        ranks = yield from known_ranks(plan, rank, plan.targets, workers)
         variants.append(plan_files(plan, rank, ranks, shard_bytes))
     layout = {file: tensors for files in variants for file, tensors in files.layout.items()}
     with Writer(out, layout, plan.key(), resume=resume, force=force) as writer:
-        rewirer = Rewirer(plan, variants, writer)
-        todo = [name for name in rewirer.names if rewirer.unit(name) not in writer.records]
-        jobs = [_job(plan, name) for name in todo]
-        yield from run_jobs(jobs, rewirer.load, rewirer.work, workers, parsed.device)
-        seconds = time.perf_counter() - started
-        summaries, small = [], {}
-        for index, files in enumerate(variants):
-            records = _by_tensor(writer.records, index)
-            summary = summarise(plan, files, records, seconds=seconds)
-            small |= documents(plan, files, records, summary)
-            summaries.append(summary)
-        small.setdefault(MARKER, small[next(name for name in small if name.endswith(MARKER))])
-        writer.finish(small)
+        yield from rewire_all(plan, variants, writer, workers)
+        return finish(plan, variants, writer, started)
+
+
+def rewire_all(
+    plan: Plan,
+    variants: Sequence[Files],
+    writer: Writer,
+    workers: int | None,
+    units: Container[str] | None = None,
+) -> Iterator[Progress]:
+    """Does the work on every tensor, or on those of `units`, that no earlier run finished."""
+    rewirer = Rewirer(plan, variants, writer)
+    jobs = []
+    for name in rewirer.names:
+        unit = rewirer.unit(name)
+        if unit not in writer.records and (units is None or unit in units):
+            jobs.append(job(plan, name))
+    try:
+        yield from run_jobs(jobs, rewirer.load, rewirer.work, workers, plan.options.device)
+    except UnusableInput:
+        writer.discard()
+        raise
+
+
+def finish(plan: Plan, variants: Sequence[Files], writer: Writer, started: float) -> list[Summary]:
+    """Adds the small files, completes the output, and returns a summary per rank."""
+    small: dict[str, bytes | Path] = {}
+    summaries = []
+    for index, files in enumerate(variants):
+        records = _by_tensor(writer.records, index)
+        summary = summarise(plan, files, records, seconds=time.perf_counter() - started)
+        small |= documents(plan, files, records, summary)
+        summaries.append(summary)
+    small.setdefault(MARKER, small[next(name for name in small if name.endswith(MARKER))])
+    writer.finish(small)
     seconds = time.perf_counter() - started
     return [
-        summary.finished(seconds, variant.size)
-        for summary, variant in zip(summaries, variants, strict=True)
+        summary.finished(seconds, files.size)
+        for summary, files in zip(summaries, variants, strict=True)
     ]
 
 
-def _ranks(
-    plan: Plan, rank: Rank, workers: int | None
-) -> Generator[Progress, None, Mapping[str, int]]:
+def known_ranks(
+    plan: Plan, rank: Rank, targets: Sequence[str], workers: int | None
+) -> Generator[Progress, None, dict[str, int]]:
     """{target: rank}: from the shapes, or by a pass over the updates for `energy:…`."""
-    shapes = {name: plan.pair.base.tensors[name].shape for name in plan.targets}
+    shapes = {name: plan.pair.base.tensors[name].shape for name in targets}
     if rank.energy is None:
         return {name: rank.of(min(shape[-2:])) for name, shape in shapes.items()}
-    jobs = [_job(plan, name) for name in plan.targets]
+    jobs = [job(plan, name) for name in targets]
     measure = partial(measure_rank, plan, rank.energy)
     ranks: dict[str, int] = {}
     yield from run_jobs(jobs, None, measure, workers, plan.options.device, ranks)
-    return {name: ranks[name] for name in plan.targets}
+    return {name: ranks[name] for name in targets}
 
 
-def _job(plan: Plan, name: str) -> Job:
+def job(plan: Plan, name: str) -> Job:
+    """What the work on one tensor takes."""
     pair = plan.pair
     infos = [pair.base.tensors.get(name)]
     infos.append(pair.expert.tensors.get(pair.names.get(name, name)))

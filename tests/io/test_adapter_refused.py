@@ -104,11 +104,11 @@ def test_other_adapters_are_refused_by_name(config, tiny, tmp_path):
         ),
         (
             {"alpha_pattern": {"(": 1}},
-            "alpha_pattern '(': missing ), unterminated subpattern at position 0",
+            "alpha_pattern '(': a ( that is not closed (position 0)",
         ),
         (
             {"alpha_pattern": {"a{99999999999}": 1}},
-            "alpha_pattern 'a{99999999999}': the repetition number is too large",
+            "alpha_pattern 'a{99999999999}': the repetition {99999999999} is too large",
         ),
         (
             {"trainable_token_indices": {"embed_tokens": [-1]}},

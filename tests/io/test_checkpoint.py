@@ -162,7 +162,7 @@ def test_a_tied_head_is_known_from_names_and_config(names, config, tied, tmp_pat
         (b'{"a": "\xff"}', "is not valid JSON: 'utf-8' codec can't decode byte 0xff in position "
          "7: invalid start byte"),
         (b'{"a": 1, "a": 2}', "holds the name 'a' twice"),
-        (b"[" * 10**5, "is nested too deeply to be read"),
+        (b"[" * 10**5, "is nested too deeply, expected at most 100 levels"),
     ],
 )  # fmt: skip
 def test_faults_of_a_config_are_named(text, fault, tmp_path):

@@ -37,7 +37,6 @@ def refusal(folder) -> str:
         (f"{LAYER}.g_idx", "I32", [8], "GPTQ or AWQ"),
         (f"{LAYER}.qzeros", "I32", [1, 1], "GPTQ or AWQ"),
         ("model.layers.0.mlp.experts.down_proj_blocks", "U8", [4, 8, 2, 16], "MXFP4"),
-        ("model.layers.0.mlp.experts.down_proj_scales", "U8", [4, 8, 2], "MXFP4"),
         (f"{LAYER}.weight.absmax", "F32", [8], "bitsandbytes"),
         (f"{LAYER}.weight.quant_state.bitsandbytes__nf4", "U8", [8], "bitsandbytes"),
         (f"{LAYER}.SCB", "F32", [8], "bitsandbytes 8-bit"),
@@ -50,6 +49,14 @@ def test_quantised_weights_are_known_by_their_names(name, dtype, shape, method, 
     plain = {f"{LAYER}.bias": ("F32", [4])}
     folder = checkpoint(tmp_path, plain | {name: (dtype, shape)})
     assert refusal(folder) == f"DIR is quantised ({method}: {name!r}); {REMEDY}"
+
+
+def test_scales_are_of_quantised_blocks_only_beside_blocks(tmp_path):
+    experts = "model.layers.0.mlp.experts.down_proj"
+    scales = {f"{experts}_scales": ("F32", [8])}
+    assert set(Checkpoint.open(checkpoint(tmp_path, scales)).tensors) == set(scales)
+    both = scales | {f"{experts}_blocks": ("F32", [8])}
+    assert refusal(checkpoint(tmp_path, both)).startswith("DIR is quantised (MXFP4: ")
 
 
 @pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E5M2", "F8_E8M0", "F4", "F6_E2M3", "I8", "U8"])
