@@ -80,8 +80,8 @@ from rledit.options import common
     "--device",
     default="auto",
     show_default=True,
-    metavar="cpu|cuda[:i]",
-    help="Where to compute; auto takes a CUDA device where there is one.",
+    metavar="cpu|cuda[:i,…]",
+    help="Where to compute; auto takes every CUDA device, or the CPU where there is none.",
 )
 @click.option("--seed", default=0, show_default=True, help="Of the decompositions' random starts.")
 @click.option(

@@ -113,7 +113,7 @@ def apply_events(
     with Writer(out, files, job.key(), resume=resume, force=force) as writer:
         job.place(writer, files)
         try:
-            yield from run_jobs(job.jobs(writer.records), None, job.work, workers, "cpu")
+            yield from run_jobs(job.jobs(writer.records), None, job.work, workers, ["cpu"])
         except UnusableInput:
             writer.discard()
             raise

@@ -14,11 +14,11 @@ from mergekit_rl.errors import EditError
 from mergekit_rl.io.checkpoint import FLOATS, Checkpoint
 from mergekit_rl.io.names import is_projection, layer_index, module_kind
 from mergekit_rl.pipeline.headline import headline
-from mergekit_rl.pipeline.options import name_filter, resolve_device
+from mergekit_rl.pipeline.options import name_filter, resolve_devices
 from mergekit_rl.pipeline.pair import Pair, open_pair
 from mergekit_rl.pipeline.rank import Rank
 from mergekit_rl.pipeline.rows import Row, summed
-from mergekit_rl.pipeline.run import Job, Progress, drain, run_jobs
+from mergekit_rl.pipeline.run import Job, Progress, current_device, drain, run_jobs
 from mergekit_rl.pipeline.tensors import keyed_generator, matrices
 from mergekit_rl.spectral import measures
 from mergekit_rl.spectral.projection import Projector
@@ -59,7 +59,6 @@ class Inspection:
 class _Settings:
     rank: Rank
     alpha: float
-    device: str
     seed: int = 0
 
 
@@ -101,7 +100,8 @@ def inspect_events(
     Raises:
         EditError: as `sar` does for each pair.
     """
-    settings = _Settings(Rank.parse(rank), float(alpha), resolve_device(device))
+    settings = _Settings(Rank.parse(rank), float(alpha))
+    devices = resolve_devices(device)
     if settings.rank.energy is not None:
         raise EditError("--rank is energy:…, expected a share, a number or full")
     if not 0 < settings.alpha < 1:
@@ -123,7 +123,7 @@ def inspect_events(
     jobs = [_job(pairs, name) for name in names]
     found: dict[str, tuple[list[Row], list[Row]]] = {}
     work = partial(_measure, pairs, labels, settings)
-    yield from run_jobs(jobs, None, work, workers, settings.device, found)
+    yield from run_jobs(jobs, None, work, workers, devices, found)
     rows = [row for name in names for row in found[name][0]]
     both = [row for name in names for row in found[name][1]]
     notes = [f"{label}: {note}" for label, p in zip(labels, pairs, strict=True) for note in p.notes]
@@ -165,7 +165,7 @@ def _measure(
     rows: list[Row] = []
     both: list[Row] = []
     for index in matrices(base, name):
-        w0 = base.read(name, index).to(settings.device)
+        w0 = base.read(name, index).to(current_device())
         wide = torch.float64 if w0.dtype == torch.float64 else torch.float32
         spectrum = measures.decompose(w0)
         place = {"tensor": name, "layer": layer_index(name), "kind": module_kind(name)}

@@ -42,7 +42,7 @@ class SarOptions:
         save: `core`, `model` or `both`.
         dtype: of the output, as safetensors names it; None for the expert's.
         svd: how updates are decomposed.
-        device: `cpu`, `cuda` or `cuda:i`.
+        devices: what computes, `cpu` or `cuda:0` and further.
         seed: of the decompositions' random starts.
     """
 
@@ -59,7 +59,7 @@ class SarOptions:
     save: Save
     dtype: str | None
     svd: Method
-    device: str
+    devices: tuple[str, ...]
     seed: int
 
     def __post_init__(self) -> None:
@@ -87,7 +87,7 @@ class SarOptions:
     def as_dict(self) -> dict[str, object]:
         """Plain values for JSON, without what does not change the result."""
         found = {key: getattr(self, key) for key in self.__dataclass_fields__}
-        del found["ranks"]
+        del found["ranks"], found["devices"]
         match = self.norm_match
         return (
             {"rank": ", ".join(map(str, self.ranks))}
@@ -144,7 +144,7 @@ def parse_options(
         save=one_of("--save", save, get_args(Save)),
         dtype=DTYPES[dtype] if dtype else None,
         svd=one_of("--svd", svd, METHODS),
-        device=resolve_device(device),
+        devices=resolve_devices(device),
         seed=int(seed),
     )
 
@@ -174,15 +174,22 @@ def one_of(what: str, value: str, allowed: tuple[str, ...]):
     return value
 
 
-def resolve_device(device: str) -> str:
-    """`auto` is the first CUDA device where there is one, else the CPU."""
+def resolve_devices(device: str) -> tuple[str, ...]:
+    """`cpu`; `cuda` for every CUDA device, `cuda:0` or `cuda:0,2` for those; `auto` for every CUDA
+    device where there is one, else the CPU.
+
+    Raises:
+        EditError: another form, or a device that is not there.
+    """
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    match = re.fullmatch(r"cpu|cuda(?::(\d+))?", device)
+        device = "cuda" if count else "cpu"
+    match = re.fullmatch(r"cpu|cuda(?::(\d{1,4}(?:,\d{1,4})*))?", device)
     if not match:
-        raise EditError(f"--device is {device!r}, expected auto, cpu, cuda or cuda:0")
-    if device != "cpu":
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if int(match[1] or 0) >= count:
-            raise EditError(f"--device is {device}, and this machine has {count} CUDA devices")
-    return device
+        raise EditError(f"--device is {device!r}, expected auto, cpu, cuda, cuda:0 or cuda:0,1")
+    if device == "cpu":
+        return ("cpu",)
+    wanted = [int(number) for number in match[1].split(",")] if match[1] else range(max(1, count))
+    if len(set(wanted)) < len(wanted) or max(wanted) >= count:
+        raise EditError(f"--device is {device}, and this machine has {count} CUDA devices")
+    return tuple(f"cuda:{number}" for number in wanted)

@@ -42,6 +42,14 @@ class Progress:
     bytes_total: int
 
 
+_here = threading.local()
+
+
+def current_device() -> torch.device:
+    """The device that the work of this thread is to compute on."""
+    return torch.device(getattr(_here, "device", "cpu"))
+
+
 def default_workers() -> int:
     """One per CPU this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -73,16 +81,17 @@ def run_jobs(
     load: Callable[[Job], Any] | None,
     work: Callable[[Job, Any], Result],
     workers: int | None,
-    device: str,
+    devices: Sequence[str],
     results: dict[str, Result] | None = None,
 ) -> Iterator[Progress]:
     """Runs the jobs and yields a `Progress` after each; `results` collects what they return, by
-    name. `workers` None is one per CPU; two for a CUDA device, so that copies overlap."""
-    count = workers or (default_workers() if device == "cpu" else 2)
+    name. On the CPU `workers` threads compute, None is one per CPU; elsewhere one per device."""
+    count = (workers or default_workers()) if list(devices) == ["cpu"] else len(devices)
     runner = Runner(
         load or (lambda job: None),
         work,
         workers=max(1, min(count, len(jobs))),
+        devices=devices,
         memory=memory_budget(),
     )
     total, seen = sum(job.size for job in jobs), 0
@@ -102,6 +111,7 @@ class Runner(Generic[Loaded, Result]):
         load: reads a job's inputs, on one thread of its own, ahead of the work.
         work: computes and writes; its result is yielded.
         workers: ≥ 1.
+        devices: what `current_device` is in the work, the first for the first worker and so on.
         memory: bytes in flight, see `Job.memory`; a single job may exceed it.
     """
 
@@ -112,10 +122,12 @@ class Runner(Generic[Loaded, Result]):
         *,
         workers: int,
         memory: int,
+        devices: Sequence[str] = ("cpu",),
     ) -> None:
         self._load = load
         self._work = work
         self._workers = workers
+        self._devices = devices
         self._memory = memory
         self._in_flight = 0
         self._room = threading.Condition()
@@ -130,8 +142,11 @@ class Runner(Generic[Loaded, Result]):
         threads_before = torch.get_num_threads()
         torch.set_num_threads(1)
         threads = [threading.Thread(target=self._read, args=(ordered,), daemon=True)]
-        for _ in range(self._workers):
-            threads.append(threading.Thread(target=self._compute, daemon=True))
+        for number in range(self._workers):
+            device = self._devices[number % len(self._devices)]
+            threads.append(threading.Thread(target=self._compute, args=(device,), daemon=True))
+        tf32 = torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = False  # ten bits of mantissa are not fp32
         try:
             for thread in threads:
                 thread.start()
@@ -146,6 +161,7 @@ class Runner(Generic[Loaded, Result]):
                 if thread.ident is not None:  # it was started
                     thread.join()
             torch.set_num_threads(threads_before)
+            torch.backends.cuda.matmul.allow_tf32 = tf32
 
     def _read(self, jobs: Sequence[Job]) -> None:
         try:
@@ -175,7 +191,8 @@ class Runner(Generic[Loaded, Result]):
                 continue
         return False
 
-    def _compute(self) -> None:
+    def _compute(self, device: str) -> None:
+        _here.device = device
         torch.set_num_threads(1)
         while not self._stopped:
             try:

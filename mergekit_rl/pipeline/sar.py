@@ -108,7 +108,7 @@ def rewire_all(
         if unit not in writer.records and (units is None or unit in units):
             jobs.append(job(plan, name))
     try:
-        yield from run_jobs(jobs, rewirer.load, rewirer.work, workers, plan.options.device)
+        yield from run_jobs(jobs, rewirer.load, rewirer.work, workers, plan.options.devices)
     except UnusableInput:
         writer.discard()
         raise
@@ -142,7 +142,7 @@ def known_ranks(
     jobs = [job(plan, name) for name in targets]
     measure = partial(measure_rank, plan, rank.energy)
     ranks: dict[str, int] = {}
-    yield from run_jobs(jobs, None, measure, workers, plan.options.device, ranks)
+    yield from run_jobs(jobs, None, measure, workers, plan.options.devices, ranks)
     return {name: ranks[name] for name in targets}
 
 

@@ -14,7 +14,7 @@ from mergekit_rl.io.digest import ValueDigest
 from mergekit_rl.io.writer import Writer
 from mergekit_rl.pipeline.plan import ADAPTER, Files, Plan
 from mergekit_rl.pipeline.rewired import rewired
-from mergekit_rl.pipeline.run import Job
+from mergekit_rl.pipeline.run import Job, current_device
 from mergekit_rl.spectral.edit import edit, visibility
 from mergekit_rl.spectral.thin import energy
 from mergekit_rl.spectral.truncation import rank_for_energy
@@ -41,7 +41,7 @@ def measure_rank(plan: Plan, share: float, job: Job, _: None) -> int:
     for index in matrices(base, name):
         delta = expert.delta(plan.pair.names[name], index)
         if delta is not None:
-            w0 = base.read(name, index).to(plan.options.device)
+            w0 = base.read(name, index).to(current_device())
             rank = max(rank, rank_for_energy(delta(w0), share))
     return rank
 
@@ -57,7 +57,6 @@ class Rewirer:
         self._plan = plan
         self._variants = variants
         self._writer = writer
-        self._device = torch.device(plan.options.device)
         # Which tensors share an adapter's does not depend on the rank.
         self._members = {
             name: group.members for group in variants[0].groups for name in group.members
@@ -141,7 +140,7 @@ class Rewirer:
         figures."""
         options = self._plan.options
         wide = torch.float64 if w0.dtype == torch.float64 else torch.float32
-        w0 = w0.to(self._device).to(wide)
+        w0 = w0.to(current_device()).to(wide)
         ranks = [files.ranks[name] for files in self._variants]
         base_energy = energy(w0)
         found = []

@@ -226,7 +226,10 @@ def test_a_damaged_file_is_read_as_safetensors_reads_it_or_refused(data):
             "the header of FILE is not valid JSON: 'utf-8' codec can't encode character "
             r"'\ud800' in position 2: surrogates not allowed",
         ),
-        (file_of(b"[" * 100_000), "the header of FILE is nested too deeply, expected at most 100 levels"),
+        (
+            file_of(b"[" * 100_000),
+            "the header of FILE is nested too deeply, expected at most 100 levels",
+        ),
         (
             file_of(b'{"t": {"shape": [], "shape": [1]}}'),
             "the header of FILE holds the name 'shape' twice",

@@ -288,7 +288,10 @@ def test_wrong_input_is_refused_before_anything_is_written(tmp_path):
         projection="foo",
     )
     refuse("--dtype is 'int8', expected one of float32, .*", base, rl, out, dtype="int8")
-    refuse("--device is 'tpu', expected auto, cpu, cuda or cuda:0", base, rl, out, device="tpu")
+    refuse("--device is 'tpu', expected auto, cpu, cuda, cuda:0 or cuda:0,1", base, rl, out,
+           device="tpu")  # fmt: skip
+    refuse("--device is cuda:99, and this machine has [0-9]+ CUDA devices", base, rl, out,
+           device="cuda:99")  # fmt: skip
     refuse("--include 'nothing' leaves none of the 14 projections.*", base, rl, out,
            include="nothing")  # fmt: skip
     assert sorted(p.name for p in tmp_path.iterdir()) == ["base", "rl"]
