@@ -9,6 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+
+torch.set_num_threads(1)  # small matrices; and a busy machine slows down more than twofold else
 
 
 @pytest.fixture(scope="session")

@@ -83,7 +83,7 @@ from rledit.options import common
     metavar="cpu|cuda[:i,…]",
     help="Where to compute; auto takes every CUDA device, or the CPU where there is none.",
 )
-@click.option("--seed", default=0, show_default=True, help="Of the decompositions' random starts.")
+@click.option("--seed", default=0, show_default=True, help="Of random starts and random subspaces.")
 @click.option(
     "--part",
     metavar="I/N",

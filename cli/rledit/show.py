@@ -65,7 +65,8 @@ def _one(s: "Summary", base: str, rl: str, out: str, options: Mapping[str, Any])
         ("  rank cut alone", f"{s.truncation:.4f}"),
     ]
     if options["projection"] != "none":
-        rows.append(("  projection's share", f"{s.projection_share:.4f}, by chance {s.chance:.4f}"))
+        chance = "" if s.chance is None else f", by chance {s.chance:.4f}"
+        rows.append(("  projection's share", f"{s.projection_share:.4f}{chance}"))
     rows.append(("size", f"{s.size:.4f} of the update's norm in the targets, as scaled"))
     left = "kept" if options["rest"] == "rl" else "left at the base"
     rows += [
@@ -156,7 +157,7 @@ def _measures(rows: list[dict], places: tuple[str, ...], columns: tuple) -> list
     table = [[*places, *(title for _, title, _ in columns)]]
     for row in rows:
         cells = [str(row[place]) for place in places]
-        table.append(cells + [format(row[key], form) for key, _, form in columns])
+        table.append(cells + [_number(row[key], form) for key, _, form in columns])
     widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
     return [
         "  ".join(
@@ -165,6 +166,10 @@ def _measures(rows: list[dict], places: tuple[str, ...], columns: tuple) -> list
         )
         for line in table
     ]
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
 
 
 def _table(rows: list[tuple[str, str]]) -> list[str]:

@@ -13,6 +13,7 @@ from mergekit_rl.io.checkpoint import Checkpoint, sampled_hash
 from mergekit_rl.io.folder import safe_file
 from mergekit_rl.io.header import TensorInfo
 from mergekit_rl.io.hub import locate
+from mergekit_rl.io.jsonfile import shown
 from mergekit_rl.io.low_rank import LowRank, Rows
 
 WEIGHTS = "adapter_model.safetensors"
@@ -77,7 +78,7 @@ class AdaptedCheckpoint(Checkpoint):
             fresh = values.to(w0.device).to(torch.float64)
             if not isinstance(new, Rows):
                 return (fresh if index is None else fresh[index]) - w0
-            rows = torch.tensor(new.indices, device=w0.device)
+            rows = torch.tensor(new.indices, dtype=torch.long, device=w0.device)
             total[rows] = fresh - w0[rows]
             return total
 
@@ -123,7 +124,13 @@ def _named_base(folder: Path, config: LoraConfig) -> Checkpoint:
     back to itself."""
     if not config.base:
         raise EditError(f"{folder} names no base model; open it with one")
-    place, _ = locate(config.base, None if Path(config.base).is_dir() else config.revision)
+    try:
+        is_folder = Path(config.base).is_dir()
+    except OSError as error:
+        raise EditError(
+            f"{folder} names the base {shown(config.base)}: {error.strerror}; open it with one"
+        ) from None
+    place, _ = locate(config.base, None if is_folder else config.revision)
     if (place / "adapter_config.json").is_file() or (place / "core.json").is_file():
         raise EditError(
             f"{folder} names the base {config.base}, which is an adapter itself; open that over "

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mergekit_rl.errors import EditError
+from mergekit_rl.io.header import is_name
 from mergekit_rl.io.jsonfile import read_object, shown
 from mergekit_rl.io.patterns import MAX_CHARACTERS, Pattern
 
@@ -33,7 +34,7 @@ _KNOWN = frozenset(
     revision runtime_config target_modules target_parameters task_type trainable_token_indices
     use_bdlora use_dora use_qalora use_rslora velora_config""".split()
 )
-_MAX_PARTS = 100_000  # of all alpha patterns together
+_MAX_PARTS = 20_000  # of all alpha patterns together
 
 
 @dataclass(frozen=True)
@@ -121,10 +122,15 @@ def _parsed(found: Mapping[str, Any], path: Path) -> LoraConfig:
     alpha = of("lora_alpha", (int, float), 8)
     if not _is_finite(alpha):
         raise EditError(f"{path}: lora_alpha is {shown(alpha)}, expected a finite number")
+    base = of("base_model_name_or_path", (str,), "")
+    revision = of("revision", (str,), "")
+    for field, name in (("base_model_name_or_path", base), ("revision", revision)):
+        if name and not is_name(name):
+            raise EditError(f"{path}: {field} is {shown(name)}, expected a name")
     return LoraConfig(
         path=path,
-        base=of("base_model_name_or_path", (str,), ""),
-        revision=of("revision", (str,), "") or None,
+        base=base,
+        revision=revision or None,
         alpha=alpha,
         alpha_pattern=_alpha_pattern(of("alpha_pattern", (dict,), {}), path),
         rslora=of("use_rslora", (bool,), False),

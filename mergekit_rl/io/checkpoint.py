@@ -23,7 +23,6 @@ TORCH_DTYPES = {
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
     "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
-SAFETENSORS_DTYPES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 FLOATS = ("F64", "F32", "F16", "BF16")
 _SAMPLES, _SAMPLE_BYTES = 16, 4096
 
@@ -79,7 +78,7 @@ class Checkpoint:
 
             return open_adapted(str(ref), folder, commit, base)
         config_file = folder / "config.json"
-        if config_file.exists():
+        if config_file.is_symlink():
             check_link(folder, config_file)
         config = read_object(config_file, optional=True)
         tensors = read_tensors(folder)

@@ -62,6 +62,8 @@ class Core:
         self.dtypes = {name: others.get(name, default) for name in self.digests}
         self.config_text = _field(output, "config", str, path)
         self.base_name = _field(base, "name", str, path)
+        if not is_name(self.base_name):
+            raise EditError(f"{path}: the base's name is {shown(self.base_name)}: it is damaged")
         self.ranks = {name: _rank(target, path) for name, target in targets.items()}
         self.shapes = {name: _shape(target, path) for name, target in targets.items()}
         if not set(self.ranks) <= set(self.digests):
@@ -98,7 +100,7 @@ class Core:
 
 def _shape(target: object, path: Path) -> tuple[int, ...]:
     sizes = _field(target, "shape", list, path)
-    if not all(type(size) is int for size in sizes):
+    if len(sizes) > 64 or not all(type(size) is int and 0 <= size < 2**63 for size in sizes):
         raise EditError(f"{path}: a target has shape {shown(sizes)}: the file is damaged")
     return tuple(sizes)
 

@@ -76,7 +76,10 @@ def safe_file(folder: Path, name: str, *, where: Path) -> Path:
 
 def check_link(folder: Path, path: Path) -> None:
     """Raises EditError where `path` is a link out of `folder` and out of its Hub cache."""
-    target, home = path.resolve(), folder.resolve()
+    try:
+        target, home = path.resolve(), folder.resolve()
+    except (OSError, RuntimeError):  # RuntimeError: before Python 3.13
+        raise EditError(f"{path} is a link that leads nowhere; fetch the file again") from None
     if target.is_relative_to(home):
         return
     # A cached model: models--org--name/snapshots/<revision>/file -> ../../blobs/<hash>

@@ -14,9 +14,9 @@ from typing import Any
 from mergekit_rl.errors import EditError
 
 MAX_CHARACTERS = 10**6  # `rank_pattern` of our own cores names the modules of a rank in one pattern
-_MAX_PARTS = 20_000
+_MAX_PARTS = 2000
 _MAX_DEPTH = 50
-_MAX_STEPS = 100_000  # for one name
+_MAX_STEPS = 20_000  # for one name
 
 _LITERAL = r"(?:[^\\.^$*+?{\[|()]|\\[^0-9A-Za-z])"
 _LITERALS = re.compile(rf"(?:{_LITERAL}(?![*+?{{]))+|{_LITERAL}", re.DOTALL)

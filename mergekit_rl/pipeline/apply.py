@@ -27,7 +27,7 @@ from mergekit_rl.pipeline.documents import config_digest, described
 from mergekit_rl.pipeline.donor import with_dtype
 from mergekit_rl.pipeline.options import DTYPES
 from mergekit_rl.pipeline.run import Job, Progress, drain, run_jobs
-from mergekit_rl.pipeline.tensors import matrices, raw_bytes
+from mergekit_rl.pipeline.tensors import fitting, matrices, raw_bytes
 from mergekit_rl.spectral.edit import edit
 
 
@@ -179,7 +179,7 @@ class _Apply:
         dtype = TORCH_DTYPES[self._dtypes[name]]
         at = 0
         for piece in self._pieces(name, dtype, digest):
-            data = raw_bytes(piece)
+            data = raw_bytes(fitting(piece, name))
             self._writer.write(self._file[name], name, data, at)
             at += len(data)
         same = digest.hexdigest() == self._core.digests[name]

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shlex
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,11 @@ from mergekit_rl.pipeline.plan import Files, Plan
 from mergekit_rl.pipeline.summary import Summary
 
 Small = dict[str, bytes | Path]
+_PROJECTED = {
+    "spectral": " and projected onto the spectral space of the base.",
+    "random": " and projected onto random subspaces of the size of the base's: a control.",
+    "none": ", without a projection.",
+}
 _RUN_ONLY = ("reading", "computing", "writing")  # differ from run to run
 _SUMMARY_RUN_ONLY = (
     "seconds", "seconds_reading", "seconds_computing", "seconds_writing", "peak_bytes",
@@ -93,6 +99,18 @@ def provenance(plan: Plan, files: Files, summary: Summary) -> dict[str, Any]:
     }
 
 
+def sweep_marker(plan: Plan) -> bytes:
+    """What lies at the top of a sweep."""
+    content = {
+        "rledit": __version__,
+        "command": "sar",
+        "base": described(plan.pair.base),
+        "expert": described(plan.pair.expert),
+        "options": plan.options.as_dict(),
+    }
+    return _json(content)
+
+
 def described(checkpoint: Checkpoint) -> dict[str, Any]:
     """A checkpoint's Hub id and revision, or its folder's name."""
     return {"name": checkpoint.name, "revision": checkpoint.revision}
@@ -112,7 +130,7 @@ def model_card(plan: Plan, files: Files, summary: Summary, *, peft: bool) -> str
     front += [f"base_model: {base.name}"] if base.revision else []
     front += ["tags:", "- rledit", "- sar", *(["- lora"] if peft else []), "---"]
     options = " ".join(
-        f"--{key.replace('_', '-')} {value}"
+        f"--{key.replace('_', '-')} {shlex.quote(str(value))}"
         for key, value in files.options.as_dict().items()
         if value is not None and key not in ("save", "device")
     )
@@ -129,19 +147,15 @@ def model_card(plan: Plan, files: Files, summary: Summary, *, peft: bool) -> str
         "",
         "Made with `rledit sar` (Subspace-Aligned Rewiring, arXiv:2607.03065): the update that "
         "training left in the projections of attention and MLP, cut to a low rank"
-        + (
-            " and projected onto the spectral space of the base."
-            if plan.options.projection == "spectral"
-            else "; no projection."
-        ),
+        + _PROJECTED[plan.options.projection],
         "",
         use,
         "",
         f"    rledit sar {base.name} {expert.name} {options}",
         "",
         f"- kept energy of the update in the targets: {summary.kept:.4f}",
-        f"- the projection's share: {summary.projection_share:.4f} "
-        f"(random subspaces of the same size: {summary.chance:.4f})",
+        f"- the projection's share: {summary.projection_share:.4f}"
+        + ("" if summary.chance is None else f" (by chance: {summary.chance:.4f})"),
         f"- share of the update outside the targets, left at the base: {summary.outside:.4f}"
         if plan.options.rest == "base"
         else f"- share of the update outside the targets, kept: {summary.outside:.4f}",
@@ -164,4 +178,4 @@ def _lasting(summary: Summary) -> dict[str, Any]:
 
 
 def _json(content: object) -> bytes:
-    return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
+    return (json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()

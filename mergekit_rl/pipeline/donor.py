@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from mergekit_rl.io.adapter import AdaptedCheckpoint
 from mergekit_rl.io.checkpoint import FLOATS, TORCH_DTYPES, Checkpoint
 from mergekit_rl.io.jsonfile import parse_object, read_object
 from mergekit_rl.io.sidefiles import side_files
@@ -17,11 +18,13 @@ CONFIG = "config.json"
 
 @dataclass(frozen=True)
 class Donor:
-    """Attributes:
-    whose: `expert` or `base`, and why, for the user.
-    files: side files to copy, config.json aside.
-    config: path of the config.json to use; None where neither has one.
-    skipped: names of what the donor's folder holds and does not travel.
+    """Whose files go with an edited model.
+
+    Attributes:
+        whose: the expert or the base, and why, for the user.
+        files: side files to copy, config.json aside.
+        config: path of the config.json to use; None where neither has one.
+        skipped: names of what the donor's folder holds and does not travel.
     """
 
     whose: str
@@ -46,7 +49,8 @@ def choose_donor(pair: Pair, options: SarOptions) -> Donor:
             whose += ", tokenizer from the base"
         files = [*files, *lent]
     configs = {path.name: path for path in files}
-    base_config = pair.base.folder / CONFIG
+    holder = pair.base.base if isinstance(pair.base, AdaptedCheckpoint) else pair.base
+    base_config = holder.folder / CONFIG
     config = configs.pop(CONFIG, base_config if base_config.is_file() else None)
     return Donor(whose, tuple(configs[name] for name in sorted(configs)), config, tuple(skipped))
 

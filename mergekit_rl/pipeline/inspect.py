@@ -172,7 +172,7 @@ def _measure(
         place |= {"index": index, "m": w0.shape[0], "n": w0.shape[1], "entries": w0.numel()}
         deltas = []
         for pair, label in zip(pairs, labels, strict=True):
-            form = pair.expert.delta(pair.names[name], index)
+            form = pair.delta(name, index)
             delta = torch.zeros_like(w0, dtype=wide) if form is None else form(w0)
             row = _one(w0, spectrum, delta, settings, name, index or 0)
             rows.append({"expert": label, **place, **row})

@@ -43,7 +43,7 @@ class SarOptions:
         dtype: of the output, as safetensors names it; None for the expert's.
         svd: how updates are decomposed.
         devices: what computes, `cpu` or `cuda:0` and further.
-        seed: of the decompositions' random starts.
+        seed: of the decompositions' random starts and of random subspaces.
     """
 
     ranks: tuple[Rank, ...]
@@ -70,11 +70,19 @@ class SarOptions:
         if not self.ranks:
             raise EditError("--rank names no rank")
         if len({str(rank) for rank in self.ranks}) < len(self.ranks):
-            raise EditError(f"--rank names {', '.join(map(str, self.ranks))}: each once, please")
-        if self.mask != "full" and (self.projection == "none" or self.order == "project-first"):
             raise EditError(
-                f"--mask {self.mask} is of the rewiring matrix, which --projection none and "
-                "--order project-first do not form: leave one of them out"
+                f"--rank names one twice ({', '.join(map(str, self.ranks))}), expected each once"
+            )
+        if self.mask != "full" and (self.projection != "spectral" or self.order == "project-first"):
+            raise EditError(
+                f"--mask {self.mask} is of the rewiring matrix, which only --projection spectral "
+                "and --order truncate-first form: leave one of them out"
+            )
+        if self.projection == "none" and not (
+            self.base_rank == Rank() and self.order == "truncate-first"
+        ):
+            raise EditError(
+                "--projection none knows no base space: leave --base-rank and --order out"
             )
         if not math.isfinite(self.scale):
             raise EditError(f"--scale is {self.scale}, expected a finite number")

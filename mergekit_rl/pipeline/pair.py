@@ -1,11 +1,14 @@
 """A base and an expert trained from it: which tensors correspond, and whether they look related."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from mergekit_rl.errors import EditError
+from mergekit_rl.io.adapter import AdaptedCheckpoint
 from mergekit_rl.io.checkpoint import Checkpoint
 from mergekit_rl.io.names import match_names
 
@@ -19,16 +22,33 @@ _VOLATILE = {
 
 @dataclass(frozen=True)
 class Pair:
-    """Attributes:
-    base, expert: the two checkpoints.
-    names: {base's name: expert's name} of the tensors both have.
-    notes: what does not look like a base and its child, a sentence each.
+    """Two checkpoints and what corresponds in them.
+
+    Attributes:
+        base, expert: the two checkpoints.
+        names: {base's name: expert's name} of the tensors both have.
+        notes: what does not look like a base and its child, a sentence each.
     """
 
     base: Checkpoint
     expert: Checkpoint
     names: Mapping[str, str]
     notes: tuple[str, ...]
+
+    def delta(self, name: str, index: int | None = None) -> Callable[[Tensor], Tensor] | None:
+        """What forms the expert's W − W₀ of the base's tensor `name`; see `Checkpoint.delta`. An
+        expert laid over another base is compared by its weights, not by its own delta."""
+        if self._laid_elsewhere:
+            return Checkpoint.delta(self.expert, self.names[name], index)
+        return self.expert.delta(self.names[name], index)
+
+    def touches(self, name: str) -> bool:
+        """Whether the expert's tensor may differ from the base's `name`."""
+        return self._laid_elsewhere or self.expert.touches(self.names[name])
+
+    @property
+    def _laid_elsewhere(self) -> bool:
+        return isinstance(self.expert, AdaptedCheckpoint) and not _same(self.expert.base, self.base)
 
     def same_shape(self, name: str) -> bool:
         """Whether both have the base's tensor `name`, in one shape."""
@@ -47,6 +67,8 @@ def open_pair(base: "str | Path | Checkpoint", expert: "str | Path | Checkpoint"
     base = base if isinstance(base, Checkpoint) else Checkpoint.open(base)
     if not isinstance(expert, Checkpoint):
         expert = Checkpoint.open(expert, base=base)
+    if _same(base, expert):
+        raise EditError(f"{base.ref} and {expert.ref} are the same checkpoint: nothing was learnt")
     names = match_names(base.tensors, set(expert.tensors))
     if not names:
         theirs, ours = next(iter(expert.tensors)), next(iter(base.tensors))
@@ -55,6 +77,10 @@ def open_pair(base: "str | Path | Checkpoint", expert: "str | Path | Checkpoint"
             "they are not of one architecture"
         )
     return Pair(base, expert, names, tuple(_notes(base, expert, names)))
+
+
+def _same(a: Checkpoint, b: Checkpoint) -> bool:
+    return a is b or (type(a) is type(b) and a.folder.resolve() == b.folder.resolve())
 
 
 def config_differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
@@ -72,6 +98,10 @@ def config_differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> li
 
 def _notes(base: Checkpoint, expert: Checkpoint, names: Mapping[str, str]) -> list[str]:
     notes = []
+    if isinstance(expert, AdaptedCheckpoint) and expert.base_named:
+        theirs = expert.base_named.rstrip("/").rpartition("/")[2]
+        if theirs not in (base.name.rpartition("/")[2], base.folder.resolve().name):
+            notes.append(f"{expert.name} names another base than {base.name}: {theirs}")
     renamed = sum(ours != theirs for ours, theirs in names.items())
     if renamed:
         notes.append(

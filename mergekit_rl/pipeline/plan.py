@@ -9,6 +9,7 @@ from typing import Any
 
 from mergekit_rl import __version__
 from mergekit_rl.errors import EditError
+from mergekit_rl.io.adapter import AdaptedCheckpoint
 from mergekit_rl.io.adapter_layout import Group, adapter_layout
 from mergekit_rl.io.checkpoint import FLOATS
 from mergekit_rl.io.header import tensor_bytes
@@ -26,11 +27,13 @@ ADAPTER = "adapter_model.safetensors"
 
 @dataclass(frozen=True)
 class Plan:
-    """Attributes:
-    pair, options: what is edited and how.
-    targets: names of the base's tensors that are edited.
-    model: {name: (dtype, shape)} of the whole edited model, named as its donor names them.
-    donor: where config and side files come from.
+    """What is done to every tensor, and what the output holds.
+
+    Attributes:
+        pair, options: what is edited and how.
+        targets: names of the base's tensors that are edited.
+        model: {name: (dtype, shape)} of the whole edited model, named as its donor names them.
+        donor: where config and side files come from.
     """
 
     pair: Pair
@@ -41,10 +44,12 @@ class Plan:
 
     @property
     def saves_core(self) -> bool:
+        """Whether the output has a core."""
         return self.options.save in ("core", "both")
 
     @property
     def saves_model(self) -> bool:
+        """Whether the output has the whole edited model."""
         return self.options.save in ("model", "both")
 
     def output_dtype(self, name: str) -> str:
@@ -71,7 +76,8 @@ class Files:
         options: of the run, with this rank alone.
         core_at, model_at: folders within the output, "" or ending in a slash.
         ranks: {target: rank k its update is cut to}.
-    stored: {target: rank of its stored factors}, less than k where the base's space is smaller.
+        stored: {target: rank of its stored factors}, less than k where the base's space is
+            smaller.
         layout: all tensor files.
         groups: what fills the adapter's tensors.
         adapter_config: None without a core.
@@ -104,6 +110,11 @@ def plan_sar(pair: Pair, options: SarOptions) -> Plan:
             cannot be combined.
     """
     base = pair.base
+    if isinstance(base, AdaptedCheckpoint) and options.save != "model":
+        raise EditError(
+            f"{base.ref} is an adapter or core, and a core over it could not be opened: make it a "
+            "whole model first (rledit apply, or PEFT's merge_and_unload), or use --save model"
+        )
     projections = [
         name
         for name, info in base.tensors.items()

@@ -49,10 +49,6 @@ class Rank:
             "(0.01), a number from 1 (8), energy:SHARE (energy:0.9) or full"
         )
 
-    @property
-    def is_full(self) -> bool:
-        return self == Rank()
-
     def of(self, r: int) -> int:
         """The rank for a matrix whose smaller side is `r`; energy ranks need the matrix."""
         if self.count is not None:
@@ -63,7 +59,7 @@ class Rank:
 
     def __str__(self) -> str:
         if self.energy is not None:
-            return f"energy:{self.energy:g}"
+            return f"energy:{self.energy!r}"
         if self.count is not None:
             return str(self.count)
         return "full" if self.ratio is None else repr(self.ratio)

@@ -17,8 +17,8 @@ WEIGHTS: dict[str, str | None] = {
     "visible_float32": _ENTRIES, "principal_overlap": _ENTRIES, "principal_chance": _ENTRIES,
     "low_overlap": _ENTRIES, "low_chance": _ENTRIES, "chance": "truncated_energy",
     "cosine": "norms", "sign_conflict": "shared", "jaccard": "either", "unique": "moved",
-    "unique_other": "moved_other", "overlap_u": _MATRICES, "overlap_u_chance": _MATRICES,
-    "overlap_v": _MATRICES, "overlap_v_chance": _MATRICES,
+    "unique_other": "moved_other", "overlap_u": "norms", "overlap_u_chance": "norms",
+    "overlap_v": "norms", "overlap_v_chance": "norms",
 }  # fmt: skip
 _PLACE = {"expert", "other", "tensor", "layer", "kind", "index", "m", "n", "k"}
 # Ratios of sums rather than means of ratios: {measure: (above, below)}.

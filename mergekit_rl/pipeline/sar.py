@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from mergekit_rl.errors import UnusableInput
+from mergekit_rl.io.adapter import AdaptedCheckpoint
 from mergekit_rl.io.checkpoint import Checkpoint
 from mergekit_rl.io.output import MARKER, check_output
 from mergekit_rl.io.shards import SHARD_BYTES
 from mergekit_rl.io.writer import Writer
-from mergekit_rl.pipeline.documents import documents
+from mergekit_rl.pipeline.documents import documents, sweep_marker
 from mergekit_rl.pipeline.options import parse_options
 from mergekit_rl.pipeline.pair import open_pair
 from mergekit_rl.pipeline.plan import Files, Plan, plan_files, plan_sar
@@ -36,7 +37,7 @@ def sar(
     """Extracts the core of an RL update into the folder `out`, and returns what was kept.
 
     Every targeted weight's update Δ = W₁ − W₀ is cut to rank k and projected onto the spectral
-    space of W₀; see `spectral.projection.rewire`.
+    space of W₀; see `spectral.projection.Projector`.
 
     Args:
         base, rl: folders, Hub ids `org/name[@revision]`, or open checkpoints; `rl` may be a PEFT
@@ -123,7 +124,7 @@ def finish(plan: Plan, variants: Sequence[Files], writer: Writer, started: float
         summary = summarise(plan, files, records, seconds=time.perf_counter() - started)
         small |= documents(plan, files, records, summary)
         summaries.append(summary)
-    small.setdefault(MARKER, small[next(name for name in small if name.endswith(MARKER))])
+    small.setdefault(MARKER, sweep_marker(plan))
     writer.finish(small)
     seconds = time.perf_counter() - started
     return [
@@ -154,7 +155,12 @@ def job(plan: Plan, name: str) -> Job:
     size = sum(info.nbytes for info in infos if info is not None)
     info = infos[0] or infos[1]
     if name not in plan.targets or len(info.shape) < 2:
-        return Job(name, cost=100 * prod(info.shape) / 1e6, memory=2**26, size=size)
+        # In pieces, but for what an adapter touches.
+        touched = isinstance(pair.expert, AdaptedCheckpoint) and pair.expert.touches(
+            pair.names.get(name, name)
+        )
+        memory = 2**26 + (24 * prod(info.shape) if touched else 0)
+        return Job(name, cost=100 * prod(info.shape) / 1e6, memory=memory, size=size)
     m, n = info.shape[-2:]
     # Beside the inputs as stored: the update in fp64 and fp32, the base in fp64, two Gram matrices.
     memory = size // max(1, prod(info.shape[:-2])) + 20 * m * n + 16 * min(m, n) ** 2

@@ -31,12 +31,13 @@ class Summary:
         size: ‖scale·Δ*‖/‖Δ‖ over the targets.
         truncation: ‖Δ_k‖²/‖Δ‖²: what `--projection none` keeps at the same rank.
         projection_share: ‖P Δ_k P‖²/‖Δ_k‖², and `chance`, what random subspaces of the same
-            dimensions would keep of it.
+            dimensions would keep of it; None for `project-first`, where that is not known.
         outside: share of the whole update's energy that lies outside the targets.
         rewiring_numbers: Σ b²; `factor_numbers`: Σ k(m + n); `model_numbers`: all of the base.
         visible: share of the targets' entries that differ from the base's in the output's dtype.
         rounding: ‖cast(W₀ + Δ*) − W₀ − Δ*‖/‖Δ*‖; None where Δ* is 0.
-        seconds_reading, seconds_computing, seconds_writing: over all threads together.
+        seconds_reading, seconds_computing, seconds_writing: over all threads together; of a sweep,
+            of all its ranks.
         seconds: of the whole run; `peak_bytes`: largest resident memory of the process so far.
         output_bytes: size of the tensor files written.
         notes: what the user should know, a sentence each.
@@ -50,7 +51,7 @@ class Summary:
     size: float
     truncation: float
     projection_share: float
-    chance: float
+    chance: float | None
     outside: float
     rewiring_numbers: int
     factor_numbers: int
@@ -96,7 +97,7 @@ def summarise(
         size=math.sqrt(_share(core, inside)),
         truncation=_share(truncated, inside),
         projection_share=_share(kept, truncated),
-        chance=_share(_total(targets, "chance_energy"), truncated),
+        chance=_chance(targets, truncated),
         outside=_share(outside, inside + outside),
         rewiring_numbers=int(_total(targets, "rewiring_numbers")),
         factor_numbers=stored_numbers(plan, files.stored),
@@ -106,9 +107,9 @@ def summarise(
         rounding=math.sqrt(_total(targets, "rounding_energy") / core) if core > 0 else None,
         side_files_from=plan.donor.whose,
         not_copied=plan.donor.skipped,
-        seconds_reading=_total(targets, "reading"),
+        seconds_reading=_total(records.values(), "reading"),
         seconds_computing=_total(targets, "computing"),
-        seconds_writing=_total(targets, "writing"),
+        seconds_writing=_total(records.values(), "writing"),
         seconds=seconds,
         peak_bytes=peak_memory(),
         output_bytes=0,
@@ -140,10 +141,12 @@ def _notes(plan: Plan, files: Files, records: Mapping[str, Any], s: Summary) -> 
             f"(below {UNUSUAL_UPDATE:g}): this does not look like a base and its RL child"
         )
     if plan.options.projection == "spectral" and plan.options.mask == "full" and s.relative_update:
-        if s.chance > 1 - 1e-9:
+        if s.chance is None:
+            pass
+        elif s.chance > 1 - 1e-9:
             notes.append(
-                "every target is square and the base's space is all of it: the projection changes "
-                "nothing here, and the core is the truncated update"
+                "every target that changed is square, and the base's space all of it: the "
+                "projection changes nothing here, and the core is the truncated update"
             )
         elif not beyond_chance(s.projection_share, s.chance):
             notes.append(
@@ -165,6 +168,12 @@ def _notes(plan: Plan, files: Files, records: Mapping[str, Any], s: Summary) -> 
                 "own size: a smaller --rank, or --save model, may serve better"
             )
     return notes
+
+
+def _chance(targets: list[Mapping[str, Any]], truncated: float) -> float | None:
+    if any(record["chance_energy"] is None for record in targets):
+        return None
+    return _share(_total(targets, "chance_energy"), truncated)
 
 
 def _total(records: Any, key: str) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mergekit_rl.errors import UnusableInput
 from mergekit_rl.io.checkpoint import FLOATS, TORCH_DTYPES, Checkpoint
 from mergekit_rl.io.digest import ValueDigest
 from mergekit_rl.io.writer import Writer
@@ -34,12 +35,28 @@ def raw_bytes(tensor: Tensor) -> memoryview:
     return memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
 
 
+def fitting(cast: Tensor, name: str) -> Tensor:
+    """A tensor as cast for the output.
+
+    Raises:
+        UnusableInput: it overflowed the dtype.
+    """
+    if cast.dtype.is_floating_point and cast.numel():
+        least, most = torch.aminmax(cast)
+        if not (torch.isfinite(least) and torch.isfinite(most)):
+            dtype = str(cast.dtype).removeprefix("torch.")
+            raise UnusableInput(
+                f"{name} overflows {dtype}: choose a --dtype of wider range, bfloat16 or float32"
+            )
+    return cast
+
+
 def measure_rank(plan: Plan, share: float, job: Job, _: None) -> int:
     """The rank that keeps `share` of a target's update: the largest over a stack's matrices."""
-    base, expert, name = plan.pair.base, plan.pair.expert, job.name
+    base, name = plan.pair.base, job.name
     rank = 1
     for index in matrices(base, name):
-        delta = expert.delta(plan.pair.names[name], index)
+        delta = plan.pair.delta(name, index)
         if delta is not None:
             w0 = base.read(name, index).to(current_device())
             rank = max(rank, rank_for_energy(delta(w0), share))
@@ -82,7 +99,7 @@ class Rewirer:
             return None
         started = time.perf_counter()
         w0 = pair.base.read(name)
-        delta = pair.expert.delta(pair.names[name])
+        delta = pair.delta(name)
         return w0, delta, time.perf_counter() - started
 
     def work(self, job: Job, loaded: Any) -> None:
@@ -106,7 +123,7 @@ class Rewirer:
             clock = _Clock()
             if loaded is None:
                 w0 = pair.base.read(name, index)
-                form = pair.expert.delta(pair.names[name], index)
+                form = pair.delta(name, index)
                 reading = clock.lap()
             else:
                 w0, form, reading = loaded
@@ -118,7 +135,7 @@ class Rewirer:
                 _add(records[variant], figures)
                 if self._plan.saves_model:
                     # On the CPU wherever the factors came from: `apply` sums there too.
-                    data = raw_bytes(edit(w0, b, a, dtype))
+                    data = raw_bytes(fitting(edit(w0, b, a, dtype), name))
                     size = len(data)
                     computing += clock.lap()
                     self._write_model(self._variants[variant], name, data, at)
@@ -152,6 +169,7 @@ class Rewirer:
                 ranks,
                 options,
                 keyed_generator(options.seed, name, index),
+                keyed_generator(options.seed, f"{name} space", index),
             ),
             strict=True,
         ):
@@ -162,7 +180,7 @@ class Rewirer:
                 "update_energy": update.energy,
                 "truncated_energy": update.kept,
                 "kept_energy": kept.kept,
-                "chance_energy": update.kept * kept.chance,
+                "chance_energy": None if kept.chance is None else update.kept * kept.chance,
                 "core_energy": kept.kept * kept.scale**2,
                 "rounding_energy": seen.rounding,
                 "changed": seen.changed,
@@ -174,46 +192,40 @@ class Rewirer:
 
     def _copy(self, name: str) -> Record:
         """Passes a tensor outside the targets on, and measures the update that is left."""
-        plan, pair, options = self._plan, self._plan.pair, self._plan.options
+        plan, pair = self._plan, self._plan.pair
+        clock = _Clock()
         record: Record = {"base_energy": 0.0, "update_energy": 0.0}
         theirs = pair.names.get(name)
         if name not in pair.base.tensors:  # the expert's alone
             self._copy_pieces(pair.expert, name)
-            return record
+            return record | {"writing": clock.lap()}
         info = pair.base.tensors[name]
-        comparable = pair.same_shape(name) and info.dtype in FLOATS
-        if comparable and pair.expert.tensors[theirs].dtype not in FLOATS:
-            comparable = False
         digest = ValueDigest(info.shape)
-        at = 0
-        other = pair.expert.pieces(theirs) if comparable and pair.expert.touches(theirs) else None
-        keeps_base = plan.saves_model and options.rest == "base"
-        dtype = TORCH_DTYPES[plan.output_dtype(name)]
+        touched = theirs is not None and pair.touches(name)
+        comparable = touched and pair.same_shape(name)
+        other = pair.expert.pieces(theirs) if comparable else None
         for piece in pair.base.pieces(name):
             digest.update(piece)
             if info.dtype in FLOATS:
                 record["base_energy"] += energy(piece)
             if other is not None:
-                update = next(other).to(torch.float32) - piece.to(torch.float32)
-                record["update_energy"] += energy(update)
-            if keeps_base:
-                data = raw_bytes(piece.to(dtype))
-                for files in self._variants:
-                    self._write_model(files, name, data, at)
-                at += len(data)
-        if plan.saves_model and options.rest == "rl" and theirs is not None:
+                record["update_energy"] += _difference(piece, next(other))
+        record |= {"digest": digest.hexdigest(), "not_compared": touched and not comparable}
+        record["reading"] = clock.lap()
+        if plan.saves_model and plan.options.rest == "base":
+            self._copy_pieces(pair.base, name)
+        elif plan.saves_model and theirs is not None:
             self._copy_pieces(pair.expert, theirs)
-        if theirs is not None and pair.expert.touches(theirs) and other is None:
-            record["not_compared"] = True
-        return record | {"digest": digest.hexdigest()}
+        return record | {"writing": clock.lap()}
 
-    def _copy_pieces(self, source: Checkpoint, theirs: str) -> None:
-        dtype = TORCH_DTYPES[self._plan.model[theirs][0]]
+    def _copy_pieces(self, source: Checkpoint, name: str) -> None:
+        """Writes a tensor of the source, and of the output model, as it is."""
+        dtype = TORCH_DTYPES[self._plan.model[name][0]]
         at = 0
-        for piece in source.pieces(theirs):
-            data = raw_bytes(piece.to(dtype))
+        for piece in source.pieces(name):
+            data = raw_bytes(fitting(piece.to(dtype), name))
             for files in self._variants:
-                self._writer.write(files.model_file[theirs], theirs, data, at)
+                self._writer.write(files.model_file[name], name, data, at)
             at += len(data)
 
     def _write_model(self, files: Files, name: str, data: memoryview, at: int) -> None:
@@ -242,6 +254,13 @@ class Rewirer:
                 self._writer.write(files.core_at + ADAPTER, key, raw_bytes(build(every)))
             records[variant]["writing"] += clock.lap()
         self._writer.commit(unit, {member: waiting[member][1] for member in members})
+
+
+def _difference(ours: Tensor, theirs: Tensor) -> float:
+    """‖theirs − ours‖²; of integers, how many differ."""
+    if ours.is_floating_point() and theirs.is_floating_point():
+        return energy(theirs.to(torch.float64) - ours.to(torch.float64))
+    return float((theirs != ours).sum())
 
 
 class _Clock:
@@ -274,4 +293,5 @@ def _padded(b: Tensor, a: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 def _add(record: Record, figures: Record) -> None:
     """Adds the figures of a matrix to its tensor's."""
     for key, value in figures.items():
-        record[key] = value if isinstance(value, str) else record.get(key, 0) + value
+        plain = value is None or isinstance(value, str)
+        record[key] = value if plain else record.get(key, 0) + value

@@ -9,6 +9,7 @@ from mergekit_rl.spectral.thin import energy, times
 
 _SMALLEST_GAP = 1e-3  # relative; closer than this the leading subspace itself is ill-defined
 _REFINEMENTS = 6
+_FP32_NOISE, _FP64_NOISE = 1e-6, 1e-14
 _IN_CACHE = 2**22  # entries
 # Blocks are kept as rows, (block, n): thin row-major products run two to four times faster on CPU
 # than thin columns.
@@ -42,8 +43,8 @@ def _lanczos(
         return None
     start = torch.randn(block, n, generator=generator, dtype=torch.float64)
     newest = _orthonormal_rows(start.to(a.device, a.dtype))
-    # AᵀA is scaled to a norm of about 1 by a power of two, which is exact: no over- or underflow,
-    # and f(c·A) = c·f(A) to the last bits.
+    # AᵀA is scaled to a norm of about 1 by a power of two, which is exact: f(c·A) = c·f(A) to the
+    # last bits.
     scale = 2.0 ** -math.floor(math.log2(energy(a)))
     basis = a.new_empty(most + block, n)
     projected = a.new_zeros(most + block, most + block)  # basis AᵀA basisᵀ
@@ -66,7 +67,7 @@ def _lanczos(
         values, vectors = torch.linalg.eigh(projected[:size, :size])
         values, vectors = values.flip(0), vectors.flip(1)  # descending
         residual = tail @ vectors[-block:, :k]
-        if truncation_error(values, residual, k, guard) <= tolerance:
+        if truncation_error(values, residual, k, guard, _FP32_NOISE) <= tolerance:
             return vectors[:, :guard].T @ known
         check_at = size + block * (1 + size // 128)
     return None
@@ -85,14 +86,14 @@ def _refine(
         turn = vectors[:, :guard].T
         rows, image = turn @ rows, turn @ image
         residual = times(image[:k], a) - values[:k, None] * rows[:k]
-        error = truncation_error(values, residual.T, k, guard - 1)
+        error = truncation_error(values, residual.T, k, guard - 1, _FP64_NOISE)
         if error <= tolerance:
             return rows[:k], image[:k], error
         rows = _orthonormal_rows(torch.cat([rows, residual]))
     return None
 
 
-def truncation_error(values: Tensor, residual: Tensor, k: int, guard: int) -> float:
+def truncation_error(values: Tensor, residual: Tensor, k: int, guard: int, noise: float) -> float:
     """Estimated ‖Â_k − A_k‖_F / ‖A_k‖_F of a Rayleigh–Ritz step on AᵀA.
 
     Residuals are orthogonal to the whole space searched, so a Ritz vector tilts by its residual
@@ -102,6 +103,7 @@ def truncation_error(values: Tensor, residual: Tensor, k: int, guard: int) -> fl
         values: Ritz values, descending.
         residual: (·, k), the residual of each of the k leading Ritz vectors.
         guard: k < guard.
+        noise: Ritz values below this share of the first are rounding, and carry nothing.
     """
     kept = values[:k].double().clamp_min(0)
     total = float(kept.sum())
@@ -110,7 +112,8 @@ def truncation_error(values: Tensor, residual: Tensor, k: int, guard: int) -> fl
     outside = values[min(guard, values.numel() - 1)].double()
     gaps = torch.maximum(kept - outside, 2 * _SMALLEST_GAP * kept).clamp_min(1e-300)
     tilt = torch.linalg.vector_norm(residual.double(), dim=0) / gaps
-    return float(((kept * tilt**2).sum() / total) ** 0.5)
+    kept = kept.masked_fill(kept < noise * kept[0], 0.0)
+    return float(((kept * tilt.clamp_max(1.0) ** 2).sum() / total) ** 0.5)
 
 
 def _orthonormal_rows(rows: Tensor) -> Tensor:

@@ -26,7 +26,8 @@ class Rewiring:
         B, A: fp32 factors (m, k) and (k, n); their product, not either alone, is what they mean.
         base_rank: dimension b of the base's spectral space that was projected on, at most r.
         kept: ‖Δ*‖², before `scale`.
-        chance: the share of ‖Δ_k‖² that random subspaces of the same dimensions would keep.
+        chance: the share of ‖Δ_k‖² that random subspaces of the same dimensions would keep; None
+            where that is not known.
         scale: the factor that B carries.
     """
 
@@ -34,7 +35,7 @@ class Rewiring:
     A: Tensor
     base_rank: int
     kept: float
-    chance: float
+    chance: float | None
     scale: float = 1.0
 
 
@@ -99,8 +100,9 @@ class Projector:
         left, right = update.left, update.right
         if update.energy == 0.0:
             b = min(self._w0.shape)
-            b = b if self._base_rank is None else min(self._base_rank, b)
-            return _rewiring(left, right, b, 1.0, 1.0)
+            if self._projection != "none" and self._base_rank is not None:
+                b = min(self._base_rank, b)
+            return _rewiring(left[:b], right[:b], b, 1.0, 1.0)
         column, row = self.spaces
         b = min(column.dim, row.dim)
         chance = column.share * row.share

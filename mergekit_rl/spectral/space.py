@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mergekit_rl.spectral.svd import gram, truncated_svd
-from mergekit_rl.spectral.thin import times
+from mergekit_rl.spectral.thin import tame, times
 
 _WELL_CONDITIONED = 3e-5  # λ_min/‖G‖ of the Gram matrix above which fp32 factors serve
 _INVERSE_STEPS = 12
@@ -57,8 +57,7 @@ def base_spaces(w: Tensor, rank: int | None = None) -> tuple[Space, Space]:
         rank: how many leading directions, ≥ 1; None for all.
     """
     m, n = w.shape
-    if w.dtype != torch.float64:
-        w = w.to(torch.float32)
+    w = tame(w if w.dtype == torch.float64 else w.to(torch.float32))[0]
     if m < n:
         row, column = base_spaces(w.T, rank)
         return column, row

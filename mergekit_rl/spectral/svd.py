@@ -1,13 +1,13 @@
 """The leading singular triplets of a matrix, with a certificate of their accuracy."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from mergekit_rl.spectral.krylov import leading_right_vectors
-from mergekit_rl.spectral.thin import times
+from mergekit_rl.spectral.thin import tame, times
 
 Method = Literal["auto", "exact", "gram", "krylov"]
 METHODS: tuple[str, ...] = get_args(Method)
@@ -23,7 +23,7 @@ class TruncatedSVD:
     """The best rank-k approximation A_k = U diag(S) Vh of an (m, n) matrix, in fp64.
 
     Attributes:
-        U: (m, k), orthonormal columns; zero where S is 0.
+        U: (m, k), columns orthonormal where S > 0 and zero where S is 0.
         S: (k,), descending; 0 beyond the numerical rank.
         Vh: (k, n), orthonormal rows.
         error: estimated ‖Â_k − A_k‖_F / ‖A_k‖_F; 0 where the method does not iterate.
@@ -78,6 +78,10 @@ def truncated_svd(
         return TruncatedSVD(t.Vh.T, t.S, t.U.T, t.error, t.method)
     if a.dtype not in (torch.float32, torch.float64):
         a = a.to(torch.float32)
+    a, scale = tame(a)
+    if scale != 1.0:
+        t = truncated_svd(a, k, method=method, tolerance=tolerance, generator=generator)
+        return replace(t, S=t.S * scale)
     if method == "exact":
         u, s, vh = torch.linalg.svd(a.to(torch.float64), full_matrices=False)
         return _without_noise(u[:, :k], s[:k], vh[:k], 0.0, "exact")

@@ -21,12 +21,11 @@ class Guard:
     """Watches the inputs of one process.
 
     Attributes:
-        slowest: the most seconds one input took.
+        seconds: what the last input took.
         peak: by how many bytes the largest size of the process has grown.
     """
 
     def __init__(self) -> None:
-        self.slowest = 0.0
         self.seconds = 0.0
         self._opened: list[str] | None = None
         self._before = _largest()
@@ -53,10 +52,6 @@ class Guard:
             self._opened = None
             self.seconds = time.perf_counter() - started
 
-    def count(self) -> None:
-        """Takes the last input's time into `slowest`."""
-        self.slowest = max(self.slowest, self.seconds)
-
     def _audit(self, event: str, args: tuple) -> None:
         if event == "open" and self._opened is not None and isinstance(args[0], str | bytes):
             self._opened.append(os.fsdecode(args[0]))
@@ -66,7 +61,9 @@ def strayed(opened: list[str], allowed: list[str]) -> list[str]:
     """The opened files that lie neither in the allowed folders nor in Python's own."""
     own = [*allowed, *{sys.prefix, sys.base_prefix, os.path.realpath(sys.base_prefix)}]
     real = {os.path.realpath(path) for path in opened}
-    return sorted(path for path in real if not path.startswith(tuple(f"{home}/" for home in own)))
+    return sorted(
+        path for path in real if not f"{path}/".startswith(tuple(f"{home}/" for home in own))
+    )
 
 
 def _largest() -> int:

@@ -103,18 +103,20 @@ def of_tree(rng: random.Random, tree: Any, key: Domain, content: Domain = value)
     return tree
 
 
-def of_document(rng: random.Random, data: bytes, key: Domain, content: Domain = value) -> bytes:
+def of_document(rng: random.Random, tree: Any, key: Domain, content: Domain = value) -> bytes:
     """A JSON document with faults of its tree, or of its bytes one time in five."""
     if rng.random() < 0.2:
-        return of_bytes(rng, data)
-    return dump(of_tree(rng, parse(data), key, content))
+        return of_bytes(rng, dump(tree))
+    return dump(of_tree(rng, tree, key, content))
 
 
 def _near(rng: random.Random, holder: list, index: int, content: Domain) -> None:
     """A value that is nearly the one that was there."""
     old = _get(holder, index)
     if isinstance(old, int | float):
-        _set(holder, index, rng.choice((old + 1, old - 1, old * 2, -old, float(old), str(old))))
+        _set(
+            holder, index, rng.choice((old + 1, old - 1, old * 2, -old, f"{old}", Raw(f"{old}.0")))
+        )
     elif isinstance(old, str) and not isinstance(old, Raw):
         at = rng.randrange(len(old) + 1)
         _set(holder, index, old[:at] + rng.choice(values.TEXTS) + old[at + rng.randrange(2) :])

@@ -120,9 +120,9 @@ class Bench:
             except AssertionError as unclear:
                 fault = f"an error that is no line: {str(unclear)[:500]!r}"
         except Hang:
-            fault = "took longer than a second\n" + traceback.format_exc(limit=-6)
+            fault = "took longer than a second\n" + traceback.format_exc(limit=-3)
         except Exception:
-            fault = traceback.format_exc(limit=-6)
+            fault = traceback.format_exc(limit=-3)
         report.slowest = max(report.slowest, (self._guard.seconds, reader, number))
         allowed = [str(folder), *([str(self._root / base)] if base else [])]
         stray = strayed(opened, allowed)

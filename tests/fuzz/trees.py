@@ -19,7 +19,7 @@ def spoil(rng: random.Random, folder: Path, outside: Path) -> None:
     for _ in range(rng.choice((1, 1, 2, 3))):
         there = sorted(path.name for path in folder.iterdir())
         path = folder / rng.choice(there if there and rng.random() < 0.6 else _NAMES)
-        kept = path.read_bytes() if path.is_file() else b""
+        kept = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
         _remove(path)
         match rng.randrange(10):
             case 0:

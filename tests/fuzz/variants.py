@@ -34,7 +34,7 @@ def index(rng: random.Random, files: Files) -> Files:
     def content(rng: random.Random) -> object:
         return rng.choice(values.PATHS) if rng.random() < 0.5 else value(rng)
 
-    return {INDEX: of_document(rng, files[INDEX], values.name, content)}
+    return {INDEX: of_document(rng, parse(files[INDEX]), values.name, content)}
 
 
 def config(rng: random.Random, files: Files) -> Files:
@@ -43,7 +43,11 @@ def config(rng: random.Random, files: Files) -> Files:
     def content(rng: random.Random) -> object:
         return rng.choice(values.MODEL_TYPES) if rng.random() < 0.3 else value(rng)
 
-    return {CONFIG: of_document(rng, files[CONFIG], lambda rng: rng.choice(values.FIELDS), content)}
+    return {
+        CONFIG: of_document(
+            rng, parse(files[CONFIG]), lambda rng: rng.choice(values.FIELDS), content
+        )
+    }
 
 
 def adapter_config(rng: random.Random, files: Files) -> Files:
@@ -64,13 +68,13 @@ def adapter_config(rng: random.Random, files: Files) -> Files:
             named = Pairs([[rng.choice(values.FIELDS), rows]])
             _put(tree, "trainable_token_indices", rng.choice((rows, named)))
     if rng.random() < 0.7:
-        return {LORA: of_document(rng, dump(tree), lambda rng: rng.choice(values.FIELDS))}
+        return {LORA: of_document(rng, tree, lambda rng: rng.choice(values.FIELDS))}
     return {LORA: dump(tree)}
 
 
 def core(rng: random.Random, files: Files) -> Files:
     """A core.json with other targets, dtypes, digests."""
-    return {CORE: of_document(rng, files[CORE], values.name)}
+    return {CORE: of_document(rng, parse(files[CORE]), values.name)}
 
 
 VARIANTS: dict[str, tuple[Callable[[random.Random, Files], Files], str]] = {

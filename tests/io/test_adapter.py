@@ -1,12 +1,13 @@
 """LoRA folders over their base, with PEFT's own merge as the reference."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from peft.tuners.lora.config import VeloraConfig
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tiny_models import load, logits, train
 
 from mergekit_rl import Checkpoint
@@ -134,3 +135,15 @@ def test_the_base_of_the_config_is_opened_when_none_is_given(tiny, tmp_path):
     found = Checkpoint.open(tmp_path / "a")
     assert found.base.folder == tiny("llama")
     assert found.base_named == str(tiny("llama"))
+
+
+def test_an_adapter_of_no_token_rows_changes_nothing(tiny, tmp_path):
+    train(tiny("llama"), tmp_path / "a", target_modules=["q_proj"], trainable_token_indices=[5])
+    file, config = tmp_path / "a/adapter_model.safetensors", tmp_path / "a/adapter_config.json"
+    rows = {k: t[:0] if "trainable_tokens" in k else t for k, t in load_file(file).items()}
+    save_file(rows, file)
+    content = json.loads(config.read_text()) | {"trainable_token_indices": []}
+    config.write_text(json.dumps(content))
+    base = Checkpoint.open(tiny("llama"))
+    name = "model.embed_tokens.weight"
+    assert torch.equal(Checkpoint.open(tmp_path / "a", base=base).read(name), base.read(name))

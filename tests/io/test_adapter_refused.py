@@ -316,3 +316,15 @@ def test_nan_in_a_factor_is_an_error_when_it_is_read(tiny, tmp_path):
         f"{PREFIX}.lora_B.weight of {tmp_path}/a/adapter_model.safetensors holds NaN or Inf "
         "(adapter_model.safetensors): the training run went wrong before it was saved"
     )
+
+
+def test_factors_and_a_replacement_of_one_tensor_are_refused(tiny, tmp_path):
+    tensors = {
+        f"{PREFIX}.lora_A.weight": torch.ones(2, 32),
+        f"{PREFIX}.lora_B.weight": torch.ones(32, 2),
+        f"{PREFIX}.weight": torch.ones(32, 32),
+    }
+    assert refusal(minimal(tmp_path / "a", **tensors), tiny("llama")) == (
+        "DIR/adapter_model.safetensors replaces 'model.layers.0.self_attn.q_proj.weight' "
+        "(modules_to_save) and adapts it with factors; train one of them, or merge it with PEFT"
+    )

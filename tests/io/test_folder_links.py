@@ -1,5 +1,6 @@
 """Links may lead within a folder, or into the Hub cache that it is of, and nowhere else."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,23 @@ def test_a_broken_link_is_an_absent_file(tmp_path):
     (tmp_path / "model-00001-of-00001.safetensors").symlink_to("gone")
     write_index(tmp_path, {"a": "model-00001-of-00001.safetensors"})
     assert "which DIR does not hold" in refusal(tmp_path)
+
+
+def test_a_link_to_itself_is_refused(tmp_path):
+    (tmp_path / "model.safetensors").symlink_to("model.safetensors")
+    assert refusal(tmp_path) == (
+        "DIR/model.safetensors is a link that leads nowhere; fetch the file again"
+    )
+
+
+def test_a_broken_link_out_of_the_folder_is_not_followed(tmp_path):
+    folder = fill(tmp_path / "model", model="a")
+    (folder / "config.json").symlink_to("../absent")
+    assert refusal(folder).startswith(f"DIR/config.json is a link to {tmp_path}/absent, outside")
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json", ONE])
+def test_a_pipe_is_not_waited_for(name, tmp_path):
+    os.mkfifo(tmp_path / name)
+    assert refusal(tmp_path) == f"DIR/{name} cannot be read: it is no ordinary file"

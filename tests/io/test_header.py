@@ -289,3 +289,15 @@ def test_json_of_any_bytes_is_an_object_or_a_refusal(text):
         assert isinstance(parse_object(text, "it"), dict)
     except EditError as error:
         assert str(error).startswith("it ")
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "\x1b[2J", "\u202ea", "x" * 1001])
+def test_a_tensor_name_that_does_not_show_is_refused(name, tmp_path):
+    found = fault(tmp_path, file_of({name: entry("F32", [1], 0, 4)}, bytes(4)))
+    assert found.endswith("is no name: expected 1 to 1000 printable characters")
+    assert "\n" not in found and len(found) < 400
+
+
+def test_an_empty_tensor_of_a_size_that_torch_cannot_hold_is_refused(tmp_path):
+    content = file_of({"t": entry("F32", [0, 2**62, 2**62], 0, 0)})
+    assert fault(tmp_path, content).endswith(f"[0, {2**62}, {2**62}], which is too large")

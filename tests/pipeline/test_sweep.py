@@ -109,11 +109,13 @@ def test_masks_and_orders_reach_the_core(tmp_path):
 def test_what_does_not_combine_is_refused(tmp_path):
     base, rl = make_pair(tmp_path)
     for options, text in (
-        ({"rank": ["0.1", 0.1]}, "--rank names 0.1, 0.1: each once, please"),
+        ({"rank": ["0.1", 0.1]}, "--rank names one twice (0.1, 0.1), expected each once"),
         ({"mask": "diagonal", "projection": "none"}, "--mask diagonal is of the rewiring matrix"),
         ({"norm_match": "energy:0.5"}, "--norm-match is energy:…, expected a share or a number"),
         ({"mask": "upper"}, "--mask is 'upper', expected one of full, diagonal, off-diagonal"),
         ({"order": "x"}, "--order is 'x', expected one of truncate-first, project-first"),
+        ({"mask": "diagonal", "projection": "random"}, "--mask diagonal is of the rewiring matrix"),
+        ({"projection": "none", "base_rank": 3}, "--projection none knows no base space"),
         ({"rank": []}, "--rank names no rank"),
     ):
         with pytest.raises(EditError) as caught:
