@@ -7,6 +7,8 @@ import sys
 
 from mergekit_rl import Checkpoint, apply_core, sar
 
+if len(sys.argv) != 4:
+    sys.exit(__doc__)
 base, rl, out = sys.argv[1:]
 summary = sar(base, rl, f"{out}-core", rank=0.05)
 print(f"kept {summary.kept:.1%} of the update in {summary.factor_numbers:,} numbers")

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +91,11 @@ def main(out: Path, experts: list[Path]) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
+    if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
+    for packed in sys.argv[2:]:
+        if not Path(packed).is_file():
+            sys.exit(f"{packed} does not exist")
+    if find_spec("gguf") is None:
+        sys.exit("this needs the package gguf: pip install '.[smollm2]'")
     main(Path(sys.argv[1]), [Path(name) for name in sys.argv[2:]])

@@ -30,8 +30,16 @@ def command(
 ) -> None:
     """Measure the updates that training left between BASE and each of EXPERTS.
 
-    Each may be a folder, a Hub id, an adapter or a core.
+    Each may be a folder, a Hub id, an adapter or a core. Columns of the tables: update, the
+    update's norm over the weights'; unchanged, entries equal in bf16's resolution; eff. rank/r,
+    how evenly the update is spread over its ranks; F(k), energy its k leading directions hold;
+    projected and chance, the share of those that lies in the base's space, and in random ones of
+    its size, and their ratio, the enrichment; diagonal, the share that rescales the base's
+    directions; shift, of the base's singular values; principal and low, the share of the moved
+    entries among the largest of rank-k W0 and the smallest of W0 (by chance --alpha).
     """
+    if as_json and as_csv:
+        raise click.UsageError("--json and --csv are two forms of the same: give one")
     from mergekit_rl.pipeline.inspect import inspect_events
     from rledit.progress import follow
     from rledit.show import inspection_csv, inspection_text, print_result

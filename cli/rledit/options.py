@@ -20,7 +20,7 @@ def common(command: Callable) -> Callable:
         click.option(
             "--dtype",
             metavar="float32|bfloat16|float16",
-            help="Of the output.  [default: the expert's]",
+            help="Of the output.  [default: the expert's, or what the core names]",
         ),
         click.option("--out", required=True, type=click.Path(), help="The folder to write."),
     ):

@@ -15,8 +15,8 @@ from rledit.options import common
     multiple=True,
     metavar="R",
     help="Rank kept of each update: a share of min(m, n) (0.01), a number (8), the least "
-    "that keeps a share of its energy (energy:0.9), or full. Given several times, a folder each "
-    "from one decomposition.",
+    "that keeps a share of its energy (energy:0.9), or full; 1 is one direction, 1.0 all of them. "
+    "Given several times, a folder each from one decomposition.",
 )
 @click.option(
     "--base-rank",
@@ -67,7 +67,7 @@ from rledit.options import common
     default="core",
     show_default=True,
     metavar="core|model|both",
-    help="A core (a PEFT adapter), the whole edited model, or a folder of each.",
+    help="A core (a PEFT adapter), the whole edited model, or OUT/core and OUT/model.",
 )
 @click.option(
     "--svd",

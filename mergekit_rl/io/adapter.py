@@ -130,7 +130,10 @@ def _named_base(folder: Path, config: LoraConfig) -> Checkpoint:
         raise EditError(
             f"{folder} names the base {shown(config.base)}: {error.strerror}; open it with one"
         ) from None
-    place, _ = locate(config.base, None if is_folder else config.revision)
+    try:
+        place, _ = locate(config.base, None if is_folder else config.revision)
+    except EditError as error:
+        raise EditError(f"{folder} names a base that cannot be opened: {error}") from None
     if (place / "adapter_config.json").is_file() or (place / "core.json").is_file():
         raise EditError(
             f"{folder} names the base {config.base}, which is an adapter itself; open that over "

@@ -1,6 +1,7 @@
 """A checkpoint opened lazily: names, shapes and dtypes from headers, tensors one at a time."""
 
 import hashlib
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from math import prod
@@ -178,7 +179,7 @@ class Checkpoint:
             _read_into(info.path, info.offset + start * dtype.itemsize, view)
             if dtype.is_floating_point:
                 least, most = torch.aminmax(out)  # NaN passes through both
-                if not (torch.isfinite(least) and torch.isfinite(most)):
+                if not (math.isfinite(float(least)) and math.isfinite(float(most))):
                     raise UnusableInput(
                         f"{info.name} of {self.ref} holds NaN or Inf ({info.path.name}): "
                         "the training run went wrong before it was saved"

@@ -42,7 +42,7 @@ class Core:
     def __init__(self, folder: Path) -> None:
         path = folder / FILE
         if not path.is_file():
-            raise EditError(f"{folder} holds no {FILE}: expected a folder that `rledit sar` wrote")
+            raise EditError(f"{folder} holds no {FILE}: expected a core that `rledit sar` wrote")
         check_link(folder, path)
         self.folder = folder
         self._offsets: dict[str, int] | None = None

@@ -119,7 +119,9 @@ def inspect_events(
         and all(pair.same_shape(name) for pair in pairs)
     ]
     if not names:
-        raise EditError(f"{base.ref} and its experts share no projection that is asked for")
+        chosen = f" that --include {include!r} and --exclude {exclude!r} let through"
+        asked = chosen if include is not None or exclude is not None else ""
+        raise EditError(f"{base.ref} and its experts share no projection{asked}")
     jobs = [_job(pairs, name) for name in names]
     found: dict[str, tuple[list[Row], list[Row]]] = {}
     work = partial(_measure, pairs, labels, settings)

@@ -152,7 +152,8 @@ def plan_files(
     if plan.saves_core:
         base = plan.pair.base
         modules = Modules({name: info.shape for name, info in base.tensors.items()}, base.config)
-        ref = base.ref if base.revision is None else base.name
+        # PEFT opens it from wherever it runs.
+        ref = str(base.folder.resolve()) if base.revision is None else base.name
         config, groups = adapter_layout(modules, stored, ref)
         if base.revision:
             config["revision"] = base.revision

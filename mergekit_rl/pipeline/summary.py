@@ -84,7 +84,7 @@ def summarise(
     """Adds the records of all tensors up."""
     targets = [records[name] for name in plan.targets]
     inside, outside = _total(targets, "update_energy"), _total(records.values(), "update_energy")
-    outside -= inside
+    outside = max(0.0, outside - inside)
     truncated, core = _total(targets, "truncated_energy"), _total(targets, "core_energy")
     entries = sum(math.prod(plan.pair.base.tensors[name].shape) for name in plan.targets)
     kept = _total(targets, "kept_energy")

@@ -1,6 +1,7 @@
 """The work on one tensor: read, rewire or copy, write, and the figures that tell what happened."""
 
 import hashlib
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -43,7 +44,7 @@ def fitting(cast: Tensor, name: str) -> Tensor:
     """
     if cast.dtype.is_floating_point and cast.numel():
         least, most = torch.aminmax(cast)
-        if not (torch.isfinite(least) and torch.isfinite(most)):
+        if not (math.isfinite(float(least)) and math.isfinite(float(most))):
             dtype = str(cast.dtype).removeprefix("torch.")
             raise UnusableInput(
                 f"{name} overflows {dtype}: choose a --dtype of wider range, bfloat16 or float32"
@@ -259,7 +260,9 @@ class Rewirer:
 def _difference(ours: Tensor, theirs: Tensor) -> float:
     """‖theirs − ours‖²; of integers, how many differ."""
     if ours.is_floating_point() and theirs.is_floating_point():
-        return energy(theirs.to(torch.float64) - ours.to(torch.float64))
+        both = {ours.dtype, theirs.dtype}
+        wide = torch.float64 if torch.float64 in both else torch.float32
+        return energy(theirs.to(wide).sub_(ours.to(wide)))
     return float((theirs != ours).sum())
 
 

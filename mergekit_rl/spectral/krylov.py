@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from mergekit_rl.spectral.thin import energy, times
+from mergekit_rl.spectral.thin import energy, ready, times
 
 _SMALLEST_GAP = 1e-3  # relative; closer than this the leading subspace itself is ill-defined
 _REFINEMENTS = 6
@@ -23,7 +23,7 @@ def leading_right_vectors(
     n/2 vectors did not reach it: a method that does not iterate is cheaper then.
 
     Args:
-        a: (m, n), m ≥ n, fp32 or fp64, not 0.
+        a: (m, n), m ≥ n, fp32 or fp64.
         k: 1 ≤ k < n.
         generator: CPU generator of the starting block.
     """
@@ -43,12 +43,14 @@ def _lanczos(
         return None
     start = torch.randn(block, n, generator=generator, dtype=torch.float64)
     newest = _orthonormal_rows(start.to(a.device, a.dtype))
-    # AᵀA is scaled to a norm of about 1 by a power of two, which is exact: f(c·A) = c·f(A) to the
-    # last bits.
-    scale = 2.0 ** -math.floor(math.log2(energy(a)))
+    # AᵀA is scaled by a power of two, which is exact: f(c·A) = c·f(A) to the last bits.
+    size = energy(newest @ a.T)
+    if size == 0.0:
+        return None
+    scale = 2.0 ** -math.floor(math.log2(size))
     basis = a.new_empty(most + block, n)
     projected = a.new_zeros(most + block, most + block)  # basis AᵀA basisᵀ
-    check_at = guard + 4 * block
+    check_at = guard + 5 * block
     size = 0
     while size + block <= most:
         basis[size : size + block] = newest
@@ -58,8 +60,8 @@ def _lanczos(
         overlap = image @ known.T  # (block, size)
         projected[size - block : size, :size] = overlap
         projected[:size, size - block : size] = overlap.T
-        rest = image - overlap @ known
-        rest -= (rest @ known.T) @ known
+        rest = torch.addmm(image, overlap, known, alpha=-1)
+        rest.addmm_(rest @ known.T, known, alpha=-1)
         q, tail = torch.linalg.qr(rest.T)
         newest = q.T
         if size < check_at:
@@ -78,6 +80,7 @@ def _refine(
 ) -> tuple[Tensor, Tensor, float] | None:
     """Rayleigh–Ritz in fp64 on the span of `rows`, enlarged by its own residuals until they
     certify the tolerance."""
+    a = ready(a)
     rows = _orthonormal_rows(rows.to(torch.float64))
     for _ in range(_REFINEMENTS):
         image = times(rows, a.T)  # (p, m)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mergekit_rl.spectral.svd import gram, truncated_svd
-from mergekit_rl.spectral.thin import tame, times
+from mergekit_rl.spectral.thin import divided, power_to_tame, ready, times
 
 _WELL_CONDITIONED = 3e-5  # λ_min/‖G‖ of the Gram matrix above which fp32 factors serve
 _INVERSE_STEPS = 12
@@ -57,7 +57,8 @@ def base_spaces(w: Tensor, rank: int | None = None) -> tuple[Space, Space]:
         rank: how many leading directions, ≥ 1; None for all.
     """
     m, n = w.shape
-    w = tame(w if w.dtype == torch.float64 else w.to(torch.float32))[0]
+    w = w if w.dtype == torch.float64 else w.to(torch.float32)
+    w = divided(w, power_to_tame(w))
     if m < n:
         row, column = base_spaces(w.T, rank)
         return column, row
@@ -171,6 +172,7 @@ def _least_squares(w: Tensor, dtype: torch.dtype, g: Tensor | None = None) -> Sp
     factor, failed = torch.linalg.cholesky_ex(g)
     if int(failed):
         return None
+    w = ready(w)
 
     def project(rows: Tensor) -> Tensor:
         solution = rows.new_zeros(rows.shape[0], n)

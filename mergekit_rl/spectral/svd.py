@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mergekit_rl.spectral.krylov import leading_right_vectors
-from mergekit_rl.spectral.thin import tame, times
+from mergekit_rl.spectral.thin import divided, power_to_tame, times
 
 Method = Literal["auto", "exact", "gram", "krylov"]
 METHODS: tuple[str, ...] = get_args(Method)
@@ -78,17 +78,18 @@ def truncated_svd(
         return TruncatedSVD(t.Vh.T, t.S, t.U.T, t.error, t.method)
     if a.dtype not in (torch.float32, torch.float64):
         a = a.to(torch.float32)
-    a, scale = tame(a)
-    if scale != 1.0:
+    power = power_to_tame(a)
+    if power != 1.0:
+        a = divided(a, power)
         t = truncated_svd(a, k, method=method, tolerance=tolerance, generator=generator)
-        return replace(t, S=t.S * scale)
+        return replace(t, S=t.S * power)
     if method == "exact":
         u, s, vh = torch.linalg.svd(a.to(torch.float64), full_matrices=False)
         return _without_noise(u[:, :k], s[:k], vh[:k], 0.0, "exact")
     if method == "krylov" or (method == "auto" and krylov_pays(n, k)):
         if generator is None:
             generator = torch.Generator().manual_seed(0)
-        found = leading_right_vectors(a, k, tolerance, generator) if bool(a.any()) else None
+        found = leading_right_vectors(a, k, tolerance, generator)
         if found is not None:
             return _from_right(*found, "krylov")
     rows = torch.linalg.eigh(gram(a, torch.float64))[1][:, -k:].T.flip(0)
