@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_BLOCK = 2**18  # entries: a few arrays of it fit a core's cache
+_BLOCK = 2**19  # entries: a few arrays of it fit the caches
 
 
 @dataclass(frozen=True)

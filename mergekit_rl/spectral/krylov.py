@@ -43,25 +43,26 @@ def _lanczos(
         return None
     start = torch.randn(block, n, generator=generator, dtype=torch.float64)
     newest = _orthonormal_rows(start.to(a.device, a.dtype))
+    across = a.T
     # AᵀA is scaled by a power of two, which is exact: f(c·A) = c·f(A) to the last bits.
-    size = energy(newest @ a.T)
+    size = energy(newest @ across)
     if size == 0.0:
         return None
     scale = 2.0 ** -math.floor(math.log2(size))
     basis = a.new_empty(most + block, n)
-    projected = a.new_zeros(most + block, most + block)  # basis AᵀA basisᵀ
+    projected = a.new_zeros(most + block, most + block)  # basis AᵀA basisᵀ, its lower triangle
     check_at = guard + 5 * block
     size = 0
     while size + block <= most:
         basis[size : size + block] = newest
         size += block
         known = basis[:size]
-        image = ((newest @ a.T) * scale) @ a  # (block, n)
-        overlap = image @ known.T  # (block, size)
+        flipped = known.T
+        image = (newest @ across).mul_(scale) @ a  # (block, n)
+        overlap = image @ flipped  # (block, size)
         projected[size - block : size, :size] = overlap
-        projected[:size, size - block : size] = overlap.T
         rest = torch.addmm(image, overlap, known, alpha=-1)
-        rest.addmm_(rest @ known.T, known, alpha=-1)
+        rest.addmm_(rest @ flipped, known, alpha=-1)
         q, tail = torch.linalg.qr(rest.T)
         newest = q.T
         if size < check_at:
@@ -108,15 +109,17 @@ def truncation_error(values: Tensor, residual: Tensor, k: int, guard: int, noise
         guard: k < guard.
         noise: Ritz values below this share of the first are rounding, and carry nothing.
     """
-    kept = values[:k].double().clamp_min(0)
-    total = float(kept.sum())
+    kept = [max(value, 0.0) for value in values[:k].tolist()]
+    total = sum(kept)
     if total == 0.0:
         return 0.0
-    outside = values[min(guard, values.numel() - 1)].double()
-    gaps = torch.maximum(kept - outside, 2 * _SMALLEST_GAP * kept).clamp_min(1e-300)
-    tilt = torch.linalg.vector_norm(residual.double(), dim=0) / gaps
-    kept = kept.masked_fill(kept < noise * kept[0], 0.0)
-    return float(((kept * tilt.clamp_max(1.0) ** 2).sum() / total) ** 0.5)
+    outside = float(values[min(guard, len(values) - 1)])
+    lost = 0.0
+    for value, norm in zip(kept, torch.linalg.vector_norm(residual, dim=0).tolist(), strict=True):
+        if value >= noise * kept[0]:
+            gap = max(value - outside, 2 * _SMALLEST_GAP * value)
+            lost += value * min(norm / gap, 1.0) ** 2
+    return (lost / total) ** 0.5
 
 
 def _orthonormal_rows(rows: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ def energy(a: Tensor) -> float:
     """‖a‖², to about 1e-8, of any float dtype and scale."""
     if a.dtype != torch.float64 and a.numel():
         # Short sums in fp32, the sum of them in fp64: as exact as fp64 throughout, and quicker.
-        total = float(_by_rows(a).double().square().sum())
+        total = float(torch.linalg.vector_norm(_by_rows(a), dtype=torch.float64)) ** 2
         if 1e-24 < total < 1e24:
             return total
     return float(torch.linalg.vector_norm(a, dtype=torch.float64)) ** 2
