@@ -84,7 +84,7 @@ def test_a_base_with_other_tensors_is_refused_before_reading(tmp_path):
 def test_a_folder_without_core_json_is_refused(tmp_path):
     base, folder, _ = core(tmp_path)
     (folder / "core.json").unlink()
-    with pytest.raises(EditError, match=r"holds no core\.json: expected a core that `rledit sar` wrote"):
+    with pytest.raises(EditError, match=r"holds no core\.json: expected a core that `rledit sar`"):
         apply_core(base, folder, tmp_path / "applied")
 
 
