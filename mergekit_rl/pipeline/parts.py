@@ -168,12 +168,7 @@ def _shares(plan: Plan, count: int) -> list[dict[str, tuple[str, ...]]]:
     """{unit: its tensors} of every part: the costliest unit first, to the part with the least."""
     rank = plan.options.ranks[0]
     files = plan_files(plan, rank, dict.fromkeys(plan.targets, 1))  # units do not hang on ranks
-    members = {name: group.members for group in files.groups for name in group.members}
-    names = list(plan.pair.base.tensors)
-    if plan.options.rest == "rl":
-        known = set(plan.pair.names.values())
-        names += [name for name in plan.pair.expert.tensors if name not in known]
-    units = {members.get(name, (name,))[0]: members.get(name, (name,)) for name in names}
+    units = {files.members(name)[0]: files.members(name) for name in plan.names}
     costs = {unit: sum(job(plan, name).cost for name in held) for unit, held in units.items()}
     parts: list[dict[str, tuple[str, ...]]] = [{} for _ in range(count)]
     loads = [0.0] * count

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -52,6 +53,15 @@ class Plan:
         """Whether the output has the whole edited model."""
         return self.options.save in ("model", "both")
 
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Every tensor that is worked on: the base's, and the expert's own where they are kept."""
+        own: list[str] = []
+        if self.options.rest == "rl":
+            known = set(self.pair.names.values())
+            own = [name for name in self.pair.expert.tensors if name not in known]
+        return (*self.pair.base.tensors, *own)
+
     def output_dtype(self, name: str) -> str:
         """The dtype the base's tensor `name` has in the output."""
         return output_dtype(self.pair, self.options, name)
@@ -95,6 +105,17 @@ class Files:
     adapter_config: Mapping[str, Any] | None
     model_file: Mapping[str, str]
     index: Mapping[str, bytes]
+
+    @cached_property
+    def group_of(self) -> dict[str, Group]:
+        """{target: its group of the adapter}; empty without a core."""
+        return {name: group for group in self.groups for name in group.members}
+
+    def members(self, name: str) -> tuple[str, ...]:
+        """The tensors that are finished together with `name`: its group, or itself. The first names
+        the unit; it does not depend on the rank."""
+        group = self.group_of.get(name)
+        return group.members if group else (name,)
 
     @property
     def size(self) -> int:

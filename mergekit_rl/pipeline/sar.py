@@ -104,7 +104,7 @@ def rewire_all(
     """Does the work on every tensor, or on those of `units`, that no earlier run finished."""
     rewirer = Rewirer(plan, variants, writer)
     jobs = []
-    for name in rewirer.names:
+    for name in plan.names:
         unit = rewirer.unit(name)
         if unit not in writer.records and (units is None or unit in units):
             jobs.append(job(plan, name))

@@ -75,22 +75,13 @@ class Rewirer:
         self._plan = plan
         self._variants = variants
         self._writer = writer
-        # Which tensors share an adapter's does not depend on the rank.
-        self._members = {
-            name: group.members for group in variants[0].groups for name in group.members
-        }
         self._waiting: dict[str, dict[str, tuple[list[Factors], list[Record]]]] = {}
         self._mutex = threading.Lock()
         self._targets = set(plan.targets)
-        names = list(plan.pair.base.tensors)
-        if plan.options.rest == "rl":
-            known = set(plan.pair.names.values())
-            names += [name for name in plan.pair.expert.tensors if name not in known]
-        self.names = names
 
     def unit(self, name: str) -> str:
         """What is committed when the tensor's work is done."""
-        return self._members.get(name, (name,))[0]
+        return self._variants[0].members(name)[0]
 
     def load(self, job: Job) -> tuple[Tensor, Any, float] | None:
         """W₀, what forms Δ, and the seconds both took; None for what is read in pieces."""
@@ -236,10 +227,10 @@ class Rewirer:
 
     def _commit(self, name: str, factors: list[Factors], records: list[Record]) -> None:
         """Commits a target, or its whole group of the adapter once the last member is done."""
-        members = self._members.get(name)
-        if members is None:
+        if name not in self._variants[0].group_of:
             self._writer.commit(name, {name: records})
             return
+        members = self._variants[0].members(name)
         unit = members[0]
         with self._mutex:
             waiting = self._waiting.setdefault(unit, {})
@@ -249,9 +240,8 @@ class Rewirer:
             del self._waiting[unit]
         clock = _Clock()
         for variant, files in enumerate(self._variants):
-            group = next(group for group in files.groups if group.members[0] == unit)
             every = {member: waiting[member][0][variant] for member in members}
-            for key, (_, build) in group.tensors.items():
+            for key, (_, build) in files.group_of[unit].tensors.items():
                 self._writer.write(files.core_at + ADAPTER, key, raw_bytes(build(every)))
             records[variant]["writing"] += clock.lap()
         self._writer.commit(unit, {member: waiting[member][1] for member in members})
