@@ -1,6 +1,5 @@
 """The work on one tensor: read, rewire or copy, write, and the figures that tell what happened."""
 
-import hashlib
 import math
 import threading
 import time
@@ -18,17 +17,12 @@ from mergekit_rl.pipeline.plan import ADAPTER, Files, Plan
 from mergekit_rl.pipeline.rewired import rewired
 from mergekit_rl.pipeline.run import Job, current_device
 from mergekit_rl.spectral.edit import edit, visibility
+from mergekit_rl.spectral.randomness import keyed_generator
 from mergekit_rl.spectral.thin import energy
 from mergekit_rl.spectral.truncation import rank_for_energy
 
 Record = dict[str, Any]
 Factors = tuple[Tensor, Tensor]
-
-
-def keyed_generator(seed: int, name: str, index: int) -> torch.Generator:
-    """A CPU generator that depends on seed, tensor and matrix, on nothing else."""
-    key = hashlib.sha256(f"{seed} {name} {index}".encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(key[:8], "little", signed=True))
 
 
 def raw_bytes(tensor: Tensor) -> memoryview:
