@@ -11,15 +11,19 @@ if TYPE_CHECKING:
     from mergekit_rl.errors import EditError
     from mergekit_rl.io.checkpoint import Checkpoint
     from mergekit_rl.pipeline.apply import apply_core
+    from mergekit_rl.pipeline.merging.memory import merge_state_dicts
+    from mergekit_rl.pipeline.merging.run import merge
     from mergekit_rl.pipeline.sar import sar
 
 __version__ = "0.1.0"
-__all__ = ["Checkpoint", "EditError", "apply_core", "sar"]
+__all__ = ["Checkpoint", "EditError", "apply_core", "merge", "merge_state_dicts", "sar"]
 
 _HOMES = {
     "Checkpoint": "mergekit_rl.io.checkpoint",
     "EditError": "mergekit_rl.errors",
     "apply_core": "mergekit_rl.pipeline.apply",
+    "merge": "mergekit_rl.pipeline.merging.run",
+    "merge_state_dicts": "mergekit_rl.pipeline.merging.memory",
     "sar": "mergekit_rl.pipeline.sar",
 }
 

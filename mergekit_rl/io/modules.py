@@ -33,7 +33,23 @@ _DECODER = {
     "mpt": "transformer", "gpt_neox": "gpt_neox",
 }  # fmt: skip
 _EMBEDDING = re.compile(r"(^|\.)(embed_tokens|wte|embed_in|word_embeddings)\.weight$")
+_OTHER_ROWS = re.compile(r"(^|\.)(lm_head\.bias|embed_tokens_per_layer\.weight)$")
 _HEAD = re.compile(r"(^|\.)(lm_head|embed_out)\.weight$")
+
+
+def is_embedding(name: str) -> bool:
+    """Whether a tensor is the token embedding."""
+    return _EMBEDDING.search(name) is not None
+
+
+def is_head(name: str) -> bool:
+    """Whether a tensor is the output head's weight."""
+    return _HEAD.search(name) is not None
+
+
+def has_token_rows(name: str) -> bool:
+    """Whether a tensor has a row for every token of the vocabulary."""
+    return is_embedding(name) or is_head(name) or _OTHER_ROWS.search(name) is not None
 
 
 @dataclass(frozen=True)
@@ -155,12 +171,12 @@ class Modules:
     @cached_property
     def embedding(self) -> str | None:
         """The token embedding's tensor name."""
-        return next((name for name in self.shapes if _EMBEDDING.search(name)), None)
+        return next((name for name in self.shapes if is_embedding(name)), None)
 
     @cached_property
     def tied_head(self) -> bool:
         """Whether no output head is stored, so that the embedding serves as one."""
-        return not any(_HEAD.search(name) for name in self.shapes)
+        return not any(is_head(name) for name in self.shapes)
 
     @staticmethod
     def _once(found: dict[Any, str], key: Any, name: str) -> None:

@@ -29,10 +29,22 @@ def layer_index(name: str) -> int | None:
     >>> layer_index("lm_head.weight") is None
     True
     """
+    found = split_layer(name)
+    return None if found is None else found[1]
+
+
+def split_layer(name: str) -> tuple[str, int, str] | None:
+    """(what stands before the layer's number, the number, the rest); None outside the layers.
+
+    >>> split_layer("model.layers.3.mlp.up_proj.weight")
+    ('model.layers.', 3, '.mlp.up_proj.weight')
+    """
+    at = 0
     parts = name.split(".")
     for before, part in pairwise(parts):
+        at += len(before) + 1
         if _NUMBER.fullmatch(part) and not _EXPERTS.search(before):
-            return int(part)
+            return name[:at], int(part), name[at + len(part) :]
     return None
 
 
@@ -58,9 +70,7 @@ def is_projection(name: str, shape: tuple[int, ...]) -> bool:
         return False
     if min(shape[-2:]) < 2 or _NOT_A_PROJECTION.search(name):
         return False
-    if len(shape) == 2:
-        return name.endswith(".weight")
-    return any(_EXPERTS.search(part) or part.endswith("moe") for part in name.split("."))
+    return name.endswith(".weight") if len(shape) == 2 else is_expert_stack(name, shape)
 
 
 def match_names(base: Iterable[str], other: Mapping[str, object] | set[str]) -> dict[str, str]:
@@ -69,14 +79,24 @@ def match_names(base: Iterable[str], other: Mapping[str, object] | set[str]) -> 
     Names agree as they are, or else across one `model.` prefix (`transformer.` in GPT-2's family)
     that one side has and the other lacks: a bare decoder saved without its head, or with it.
     """
-    found = {}
-    for name in base:
-        renamed = (
-            candidate
-            for prefix in _DECODERS
-            for candidate in (prefix + name, name.removeprefix(prefix))
-        )
-        match = next((candidate for candidate in (name, *renamed) if candidate in other), None)
-        if match is not None:
-            found[name] = match
-    return found
+    matches = ((name, match_name(name, other)) for name in base)
+    return {name: match for name, match in matches if match is not None}
+
+
+def match_name(name: str, other: Mapping[str, object] | set[str]) -> str | None:
+    """The name that one tensor has among others', None where they lack it; see `match_names`."""
+    if name in other:
+        return name
+    renamed = (
+        candidate
+        for prefix in _DECODERS
+        for candidate in (prefix + name, name.removeprefix(prefix))
+    )
+    return next((candidate for candidate in renamed if candidate in other), None)
+
+
+def is_expert_stack(name: str, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor is a packed stack (E, m, n) of experts: E matrices of their own."""
+    if len(shape) != 3:
+        return False
+    return any(_EXPERTS.search(part) or part.endswith("moe") for part in name.split("."))

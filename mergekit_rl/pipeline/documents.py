@@ -72,8 +72,8 @@ def _core_files(
         },
     }
     return {
-        at + core.FILE: _json(content),
-        at + "adapter_config.json": _json(files.adapter_config),
+        at + core.FILE: as_json(content),
+        at + "adapter_config.json": as_json(files.adapter_config),
         **_shared(plan, files, summary, at, peft=True),
     }
 
@@ -108,7 +108,7 @@ def sweep_marker(plan: Plan) -> bytes:
         "expert": described(plan.pair.expert),
         "options": plan.options.as_dict(),
     }
-    return _json(content)
+    return as_json(content)
 
 
 def described(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def model_card(plan: Plan, files: Files, summary: Summary, *, peft: bool) -> str
 def _shared(plan: Plan, files: Files, summary: Summary, at: str, *, peft: bool) -> Small:
     small: Small = {at + path.name: path for path in plan.donor.files}
     small[at + "README.md"] = model_card(plan, files, summary, peft=peft).encode()
-    small[at + MARKER] = _json(provenance(plan, files, summary))
+    small[at + MARKER] = as_json(provenance(plan, files, summary))
     return small
 
 
@@ -177,5 +177,5 @@ def _lasting(summary: Summary) -> dict[str, Any]:
     return {k: v for k, v in summary.as_dict().items() if k not in _SUMMARY_RUN_ONLY}
 
 
-def _json(content: object) -> bytes:
+def as_json(content: object) -> bytes:
     return (json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()

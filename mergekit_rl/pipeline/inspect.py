@@ -16,12 +16,12 @@ from mergekit_rl.io.names import is_projection, layer_index, module_kind
 from mergekit_rl.pipeline.headline import headline
 from mergekit_rl.pipeline.options import name_filter, resolve_devices
 from mergekit_rl.pipeline.pair import Pair, open_pair
-from mergekit_rl.pipeline.rank import Rank
 from mergekit_rl.pipeline.rows import Row, summed
 from mergekit_rl.pipeline.run import Job, Progress, current_device, drain, run_jobs
 from mergekit_rl.pipeline.tensors import keyed_generator, matrices
 from mergekit_rl.spectral import measures
 from mergekit_rl.spectral.projection import Projector
+from mergekit_rl.spectral.rank import Rank
 from mergekit_rl.spectral.svd import truncated_svd
 from mergekit_rl.spectral.truncation import truncate
 

@@ -9,8 +9,8 @@ from typing import Literal, get_args
 import torch
 
 from mergekit_rl.errors import EditError
-from mergekit_rl.pipeline.rank import Rank
 from mergekit_rl.spectral.projection import MASKS, PROJECTIONS, Mask, Projection
+from mergekit_rl.spectral.rank import Rank
 from mergekit_rl.spectral.svd import METHODS, Method
 
 Rest = Literal["base", "rl"]

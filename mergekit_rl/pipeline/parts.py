@@ -27,7 +27,7 @@ from mergekit_rl.pipeline.run import Progress
 from mergekit_rl.pipeline.sar import finish, job, known_ranks, rewire_all
 from mergekit_rl.pipeline.summary import Summary
 
-_DONE = "part.json"
+DONE = "part.json"
 _PIECE = 2**24
 
 
@@ -106,7 +106,7 @@ def part_events(
         yield from rewire_all(plan, variants, writer, workers, units)
         done = {"plan": plan.key(times=False), "ranks": known, "records": writer.records}
         marker = {"rledit": "part", "part": f"{part.index}/{part.count}"}
-        writer.finish({_DONE: json.dumps(done).encode(), MARKER: json.dumps(marker).encode()})
+        writer.finish({DONE: json.dumps(done).encode(), MARKER: json.dumps(marker).encode()})
     return PartDone(part, folder, len(members), len(plan.pair.base.tensors))
 
 
@@ -130,8 +130,8 @@ def join_events(
     plan = _plan(base, rl, options)
     inputs = [plan.pair.base.folder, plan.pair.expert.folder]
     check_output(out, force=force, inputs=inputs, resume=resume)
-    parts = _found(out)
-    contents = [_content(part.folder(out), plan) for part in parts]
+    parts = found_parts(out)
+    contents = [part_content(part.folder(out), plan.key(times=False)) for part in parts]
     variants = []
     for index, rank in enumerate(plan.options.ranks):
         ranks = {name: k for content in contents for name, k in content["ranks"][index].items()}
@@ -145,11 +145,11 @@ def join_events(
         total = sum(len(content["records"]) for content in contents)
         done = len(writer.records)
         for part, content in zip(parts, contents, strict=True):
-            held = _tensors(part.folder(out), layout)
+            held = held_tensors(part.folder(out), layout)
             left = {u: r for u, r in content["records"].items() if u not in writer.records}
             if left:
                 for (file, name), info in held.items():
-                    _copy(info, writer, file, name)
+                    copy_held(info, writer, file, name)
             for unit, record in left.items():
                 writer.commit(unit, record)
                 done += 1
@@ -165,16 +165,21 @@ def _plan(base: Any, rl: Any, options: Mapping[str, Any]) -> Plan:
 
 
 def _shares(plan: Plan, count: int) -> list[dict[str, tuple[str, ...]]]:
-    """{unit: its tensors} of every part: the costliest unit first, to the part with the least."""
+    """{unit: its tensors} of every part."""
     rank = plan.options.ranks[0]
     files = plan_files(plan, rank, dict.fromkeys(plan.targets, 1))  # units do not hang on ranks
     units = {files.members(name)[0]: files.members(name) for name in plan.names}
     costs = {unit: sum(job(plan, name).cost for name in held) for unit, held in units.items()}
-    parts: list[dict[str, tuple[str, ...]]] = [{} for _ in range(count)]
+    return [{unit: units[unit] for unit in share} for share in shared_out(costs, count)]
+
+
+def shared_out(costs: Mapping[str, float], count: int) -> list[list[str]]:
+    """The units of every part: the costliest unit first, to the part with the least."""
+    parts: list[list[str]] = [[] for _ in range(count)]
     loads = [0.0] * count
-    for unit in sorted(units, key=lambda unit: (-costs[unit], unit)):
+    for unit in sorted(costs, key=lambda unit: (-costs[unit], unit)):
         lightest = loads.index(min(loads))
-        parts[lightest][unit] = units[unit]
+        parts[lightest].append(unit)
         loads[lightest] += costs[unit]
     return parts
 
@@ -193,7 +198,7 @@ def _restricted(files: Files, plan: Plan, units: Mapping[str, Any], members: set
     return replace(files, layout={file: tensors for file, tensors in layout.items() if tensors})
 
 
-def _found(out: Path) -> list[Part]:
+def found_parts(out: Path) -> list[Part]:
     """The parts beside `out`, all of one count."""
     pattern = re.compile(re.escape(out.name) + r"\.part-(\d+)-of-(\d+)")
     found = [pattern.fullmatch(path.name) for path in out.parent.iterdir()]
@@ -209,9 +214,14 @@ def _found(out: Path) -> list[Part]:
     return [Part(index, count) for _, index in parts]
 
 
-def _content(folder: Path, plan: Plan) -> dict[str, Any]:
-    content = read_object(folder / _DONE)
-    if content.get("plan") != plan.key(times=False):
+def part_content(folder: Path, key: str) -> dict[str, Any]:
+    """What a part tells of itself.
+
+    Raises:
+        EditError: it is of another plan than that of `key`.
+    """
+    content = read_object(folder / DONE)
+    if content.get("plan") != key:
         raise EditError(
             f"{folder} was made with other inputs or options: repeat those, or compute it again "
             "with --force"
@@ -219,7 +229,7 @@ def _content(folder: Path, plan: Plan) -> dict[str, Any]:
     return content
 
 
-def _tensors(folder: Path, layout: Mapping[str, Any]) -> dict[tuple[str, str], TensorInfo]:
+def held_tensors(folder: Path, layout: Mapping[str, Any]) -> dict[tuple[str, str], TensorInfo]:
     """{(file of the output, tensor): where it lies in a part}. Shards differ between both."""
     home = {}
     for file, tensors in layout.items():
@@ -235,7 +245,8 @@ def _tensors(folder: Path, layout: Mapping[str, Any]) -> dict[tuple[str, str], T
     return found
 
 
-def _copy(info: TensorInfo, writer: Writer, file: str, name: str) -> None:
+def copy_held(info: TensorInfo, writer: Writer, file: str, name: str) -> None:
+    """Writes a part's tensor to its place in the output."""
     for at, data in _pieces(info):
         writer.write(file, name, data, at)
 

@@ -21,7 +21,7 @@ from mergekit_rl.io.writer import Layout
 from mergekit_rl.pipeline.donor import Donor, choose_donor
 from mergekit_rl.pipeline.options import SarOptions
 from mergekit_rl.pipeline.pair import Pair
-from mergekit_rl.pipeline.rank import Rank
+from mergekit_rl.spectral.rank import Rank
 
 ADAPTER = "adapter_model.safetensors"
 

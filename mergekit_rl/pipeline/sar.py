@@ -17,10 +17,10 @@ from mergekit_rl.pipeline.documents import documents, sweep_marker
 from mergekit_rl.pipeline.options import parse_options
 from mergekit_rl.pipeline.pair import open_pair
 from mergekit_rl.pipeline.plan import Files, Plan, plan_files, plan_sar
-from mergekit_rl.pipeline.rank import Rank
 from mergekit_rl.pipeline.run import Job, Progress, drain, run_jobs
 from mergekit_rl.pipeline.summary import Summary, summarise
 from mergekit_rl.pipeline.tensors import Rewirer, measure_rank
+from mergekit_rl.spectral.rank import Rank
 
 
 def sar(

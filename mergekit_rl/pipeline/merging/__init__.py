@@ -1,0 +1,1 @@
+"""Merging: a recipe and checkpoints in, a plan, one checkpoint out."""

@@ -1,0 +1,250 @@
+"""Planning a merge, from recipe, headers and configs alone."""
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any
+
+from mergekit_rl.errors import EditError
+from mergekit_rl.io.checkpoint import FLOATS
+from mergekit_rl.io.header import TensorInfo
+from mergekit_rl.io.modules import has_token_rows, is_head
+from mergekit_rl.io.names import is_projection, module_kind, split_layer
+from mergekit_rl.pipeline.merging.inputs import Inputs, shown
+from mergekit_rl.pipeline.merging.layers import Place, Placed, placed
+from mergekit_rl.pipeline.merging.plan import Input, Output, Plan
+from mergekit_rl.pipeline.merging.vocabulary import TokenRows
+from mergekit_rl.pipeline.options import DTYPES
+from mergekit_rl.recipe.recipe import Recipe
+from mergekit_rl.registry import Context, find_method
+
+
+def plan_merge(recipe: Recipe, inputs: Inputs, dtype: str | None = None) -> Plan:
+    """The plan of one document of a recipe.
+
+    Args:
+        dtype: of the output, before what the recipe says; a key of `DTYPES`.
+
+    Raises:
+        EditError: shapes that do not fit, a vocabulary that differs, a layer that is not there, a
+            setting that is missing, a tensor that only some models have.
+    """
+    return _Planner(recipe, inputs, dtype).plan()
+
+
+class _Planner:
+    def __init__(self, recipe: Recipe, inputs: Inputs, dtype: str | None) -> None:
+        self._recipe = recipe
+        self._inputs = inputs
+        self._asked = dtype
+        asked = dtype or recipe.out_dtype or recipe.dtype
+        self._dtype = None if asked is None else DTYPES[asked]
+        self._rows = TokenRows.of(recipe, inputs)
+        self._left_out: dict[str, list[str]] = {}
+        self._checked: set[str] = set()
+
+    def plan(self) -> Plan:
+        layout = placed(self._recipe, self._inputs)
+        outputs = tuple(self._output(place) for place in layout.places if not self._drops(place))
+        if not any(output.method is not None for output in outputs):
+            raise EditError(
+                "the recipe merges no tensor: include, exclude and the models' names leave none"
+            )
+        notes = [*self._recipe.notes, *layout.notes]
+        notes += self._rows.notes if self._rows else ()
+        notes += [f"{shown(names)}: {why}" for why, names in self._left_out.items()]
+        notes += self._extra(layout)
+        return Plan(
+            self._recipe, self._inputs, outputs, layout, self._rows, tuple(notes), self._asked
+        )
+
+    def _drops(self, place: Place) -> bool:
+        """Whether the output does without a tensor of the donor."""
+        if is_head(place.name) and self._recipe.embeddings == "tie":
+            return True
+        if is_head(place.name) and self._recipe.embeddings is None and self._stated_tied:
+            self._left_out.setdefault("left out: the config ties it to the embedding", []).append(
+                place.name
+            )
+            return True
+        return False
+
+    @cached_property
+    def _stated_tied(self) -> bool:
+        config = self._inputs.models[self._inputs.donor].config
+        text = config.get("text_config")
+        text = text if isinstance(text, Mapping) else {}
+        return bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", False)))
+
+    def _output(self, place: Place) -> Output:
+        donor = self._inputs.models[place.donor]
+        info = donor.tensors[place.donor_name]
+        own = Input(place.donor, place.donor_name)
+        if info.dtype not in FLOATS:
+            return self._copy(place, info, own, "no floating-point numbers")
+        if not self._recipe.wants(place.name, place.layer, module_kind(place.name)):
+            return self._rest(place, info, own, "left out by include or exclude")
+        found = [(source, self._inputs.find(model, name)) for source, model, name in place.sources]
+        having = [source for source, name in found if name is not None]
+        if not having:
+            return self._copy(place, info, own, "no expert has it")
+        if len(having) < len(found):
+            lacking = next(source for source, name in found if name is None)
+            raise EditError(
+                f"{place.name} is in {having[0].model} and not in {lacking.model}: merge models "
+                "that have the same tensors, or leave it out with exclude"
+            )
+        inputs = tuple(
+            Input(model, name, source.preprocess)
+            for (source, name), (_, model, _) in zip(found, place.sources, strict=True)
+        )
+        base = None if place.base is None else Input(*place.base)
+        rows = self._rows is not None and has_token_rows(place.name)
+        shape = (self._rows.count, *info.shape[1:]) if rows else info.shape
+        if not rows:
+            self._check_shapes(place.name, (*inputs, *(() if base is None else (base,))), info)
+        settings, origins = self._recipe.settings(
+            place.block, place.piece, [(s, n) for s, n in found], place.name, place.t
+        )
+        self._check_settings(place.name, settings)
+        return Output(
+            name=place.name,
+            dtype=self._dtype or info.dtype,
+            shape=shape,
+            method=self._recipe.method,
+            base=base,
+            inputs=inputs,
+            settings=settings,
+            origins=origins,
+            ctx=self._context(place, shape),
+            rows=rows,
+        )
+
+    def _context(self, place: Place, shape: tuple[int, ...]) -> Context:
+        return Context(
+            name=place.name,
+            layer=place.layer,
+            layers=place.layers,
+            kind=module_kind(place.name),
+            projection=is_projection(place.name, shape),
+            seed=self._recipe.seed,
+            models=tuple(str(model) for _, model, _ in place.sources),
+        )
+
+    def _rest(self, place: Place, info: TensorInfo, own: Input, why: str) -> Output:
+        """A tensor that the method does not merge, as the recipe's `rest` says."""
+        rest = self._recipe.rest
+        if rest == "base":
+            return self._copy(place, info, own, why)
+        if rest != "mean":
+            model = self._inputs.number(rest)
+            name = self._inputs.find(model, place.donor_name)
+            if name is None:
+                return self._copy(place, info, own, f"{why}; {rest} has none")
+            theirs = Input(model, name)
+            self._check_shapes(place.name, (theirs,), info)
+            return self._copy(place, info, theirs, f"{why}; from {rest}")
+        inputs = tuple(
+            Input(model, found)
+            for _, model, name in place.sources
+            for found in (self._inputs.find(model, name),)
+            if found is not None
+        )
+        if not inputs:
+            return self._copy(place, info, own, why)
+        self._check_shapes(place.name, inputs, info)
+        settings = {"weight": [1.0] * len(inputs), "normalize": True}
+        return Output(
+            place.name,
+            self._dtype or info.dtype,
+            info.shape,
+            find_method("linear"),
+            None,
+            inputs,
+            settings,
+            dict.fromkeys(settings, "rest: mean"),
+            self._context(place, info.shape),
+        )
+
+    def _copy(self, place: Place, info: TensorInfo, own: Input, why: str) -> Output:
+        rows = self._rows is not None and has_token_rows(place.name)
+        if rows and own.model != self._rows.donor:
+            raise EditError(
+                f"{place.name} is left out of the merge ({why}), and the vocabulary is another "
+                "than its own: merge it too"
+            )
+        shape = info.shape
+        dtype = (self._dtype or info.dtype) if info.dtype in FLOATS else info.dtype
+        if rows:
+            shape = (self._rows.count, *info.shape[1:])
+        return Output(
+            name=place.name,
+            dtype=dtype,
+            shape=shape,
+            method=None,
+            base=None,
+            inputs=(own,),
+            ctx=self._context(place, shape),
+            rows=rows,
+            why=why,
+        )
+
+    def _check_shapes(self, name: str, inputs: Iterable[Input], info: TensorInfo) -> None:
+        for one in inputs:
+            model = self._inputs.models[one.model]
+            theirs = model.tensors[one.name]
+            if theirs.shape == info.shape:
+                continue
+            ours = self._inputs.labels[self._inputs.donor]
+            here = self._inputs.labels[one.model]
+            remedy = "models that are merged must have the same shapes"
+            if has_token_rows(name) and theirs.shape[1:] == info.shape[1:]:
+                remedy = "the vocabularies differ: add a tokenizer to the recipe, such as "
+                remedy += "tokenizer: {source: base}"
+            raise EditError(
+                f"{name} is {info.shape} in {ours} and {theirs.shape} in {here}: {remedy}"
+            )
+
+    def _check_settings(self, name: str, settings: Mapping[str, Any]) -> None:
+        check = self._recipe.method.check
+        if check is None:
+            return
+        seen = repr(settings)
+        if seen not in self._checked:
+            self._checked.add(seen)
+            try:
+                check(**settings)
+            except EditError as error:
+                raise EditError(f"{name}: {error}") from None
+
+    def _extra(self, layout: Placed) -> list[str]:
+        """Notes on tensors that models have and the output does not.
+
+        Raises:
+            EditError: one that include and exclude let through.
+        """
+        notes = []
+        donor = self._inputs.donor
+        whose = self._inputs.labels[donor]
+        for number, model in enumerate(self._inputs.models):
+            label = self._inputs.labels[number]
+            left = [
+                name
+                for name in layout.unused(self._inputs, number)
+                if not is_head(name) and self._inputs.find(donor, name) is None
+            ]
+            wanted = [name for name in left if self._recipe.wants(name, *_place(name))]
+            wanted = [name for name in wanted if model.tensors[name].dtype in FLOATS]
+            if wanted:
+                raise EditError(
+                    f"{label} has {shown(wanted)}, which {whose} lacks: the output takes its "
+                    "tensors from there; leave them out with exclude, or make the other one the "
+                    "base_model"
+                )
+            if left:
+                notes.append(f"not in the output, of {label}: {shown(left)}")
+        return notes
+
+
+def _place(name: str) -> tuple[int | None, str]:
+    found = split_layer(name)
+    return (None if found is None else found[1]), module_kind(name)

@@ -1,0 +1,298 @@
+"""What a merge recipe may say: one pydantic model."""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+    model_validator,
+)
+
+from mergekit_rl.errors import EditError
+from mergekit_rl.recipe.reference import ModelReference
+from mergekit_rl.registry import Function, find_method, find_stage
+
+DTYPE_NAMES = ("float32", "fp32", "float16", "fp16", "bfloat16", "bf16", "float64", "fp64")
+
+Dtype = Literal["float32", "fp32", "float16", "fp16", "bfloat16", "bf16", "float64", "fp64"]
+Parameters = dict[str, Any]
+_REFERENCE_SCHEMA = {
+    "anyOf": [
+        {"type": "string"},
+        {
+            "type": "object",
+            "properties": {
+                "model": {"type": "object", "required": ["path"]},
+                "lora": {"type": "object", "required": ["path"]},
+                "path": {"type": "string"},
+                "revision": {"type": "string"},
+            },
+        },
+    ]
+}
+Reference = Annotated[
+    ModelReference,
+    BeforeValidator(ModelReference.parse),
+    PlainSerializer(str),
+    WithJsonSchema(_REFERENCE_SCHEMA),
+]
+
+
+class Part(BaseModel):
+    """Any mapping of a recipe: no key but its own, no value but of its type."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, arbitrary_types_allowed=True, strict=True
+    )
+
+
+def _one_key(value: Any) -> dict[str, Any]:
+    """`name` or `{name: {settings}}` as the latter."""
+    if isinstance(value, str):
+        return {value: {}}
+    if isinstance(value, Mapping) and len(value) == 1:
+        ((name, settings),) = value.items()
+        if settings is None:
+            settings = {}
+        if isinstance(settings, Mapping):
+            return {name: dict(settings)}
+    raise ValueError("expected a stage's name, or its name and settings as {name: {setting: …}}")
+
+
+class StageCall(Part):
+    """A stage before or after the merge, with its settings.
+
+    Attributes:
+        name: of the stage; `settings`: checked keyword arguments.
+    """
+
+    name: str
+    settings: dict[str, Any] = Field(default_factory=dict)
+    function: Function = Field(exclude=True)
+
+
+def _stage(when: Literal["preprocess", "postprocess"]) -> Any:
+    def parse(value: Any) -> StageCall:
+        if isinstance(value, StageCall):
+            return value
+        ((name, given),) = _one_key(value).items()
+        try:
+            function = find_stage(name, when)
+            settings = {}
+            for key, one in given.items():
+                setting = function.setting(key)
+                settings[setting.parameter] = setting.parse(one)
+        except EditError as error:
+            raise ValueError(str(error)) from None
+        for setting in function.settings.values():
+            if setting.required and setting.parameter not in settings:
+                raise ValueError(f"{name} needs {setting.name}: {setting.expected}")
+        return StageCall(name=name, settings=settings, function=function)
+
+    schema = {"anyOf": [{"type": "string"}, {"type": "object", "maxProperties": 1}]}
+    return Annotated[StageCall, BeforeValidator(parse), WithJsonSchema(schema)]
+
+
+Before = _stage("preprocess")
+After = _stage("postprocess")
+
+
+def _layers(value: Any) -> tuple[int, int]:
+    good = isinstance(value, list | tuple) and len(value) == 2
+    good = good and all(isinstance(one, int) and not isinstance(one, bool) for one in value)
+    if not good or not 0 <= value[0] < value[1]:
+        raise ValueError("expected [first, end): two layer numbers, the end not included")
+    return value[0], value[1]
+
+
+Layers = Annotated[
+    tuple[int, int],
+    BeforeValidator(_layers),
+    WithJsonSchema(
+        {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 2, "maxItems": 2}
+    ),
+]
+
+
+class Selector(Part):
+    """What include or exclude name: tensors by a pattern, by layers, by module kinds; of several
+    conditions all must hold."""
+
+    name: str | None = None
+    layers: Layers | None = None
+    kinds: list[str] | None = None
+
+    def matches(self, name: str, layer: int | None, kind: str) -> bool:
+        """Whether a tensor is meant."""
+        if self.name is not None and not re.search(self.name, name):
+            return False
+        if self.layers is not None and not (
+            layer is not None and self.layers[0] <= layer < self.layers[1]
+        ):
+            return False
+        return self.kinds is None or kind in self.kinds
+
+
+def _selectors(value: Any) -> list[Any]:
+    several = value if isinstance(value, list) else [value]
+    found = []
+    for one in several:
+        one = {"name": one} if isinstance(one, str) else one
+        if isinstance(one, Mapping):
+            if not one:
+                raise ValueError("expected a pattern, layers or kinds")
+            pattern = one.get("name")
+            if isinstance(pattern, str):
+                try:
+                    re.compile(pattern)
+                except re.error as error:
+                    raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+        found.append(one)
+    return found
+
+
+Selectors = Annotated[list[Selector], BeforeValidator(_selectors)]
+
+
+class ModelEntry(Part):
+    """A model of `models`."""
+
+    model: Reference
+    parameters: Parameters = Field(default_factory=dict)
+    preprocess: list[Before] | None = None
+
+
+class SourceEntry(ModelEntry):
+    """A model of an output slice, and which of its layers."""
+
+    layer_range: Layers
+
+
+class SliceEntry(Part):
+    """Consecutive layers of the output."""
+
+    sources: list[SourceEntry] = Field(min_length=1)
+    base_model: Reference | None = None
+    parameters: Parameters = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _equal_lengths(self) -> "SliceEntry":
+        lengths = [source.layer_range[1] - source.layer_range[0] for source in self.sources]
+        if len(set(lengths)) > 1:
+            raise ValueError(
+                f"its sources have {', '.join(map(str, lengths))} layers: all must have as many"
+            )
+        return self
+
+
+class ModuleEntry(Part):
+    """A sub-model of a multimodal checkpoint."""
+
+    models: list[ModelEntry] | None = Field(default=None, min_length=1)
+    slices: list[SliceEntry] | None = Field(default=None, min_length=1)
+    parameters: Parameters = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_of(self) -> "ModuleEntry":
+        if (self.models is None) == (self.slices is None):
+            raise ValueError("expected either models or slices")
+        return self
+
+
+class TokenRow(Part):
+    """Where a token's rows come from, if it is not a model's own."""
+
+    kind: Literal["zero", "model_token"]
+    model: Reference | None = None
+    token: str | None = None
+    token_id: int | None = Field(default=None, ge=0)
+
+    @model_validator(mode="after")
+    def _complete(self) -> "TokenRow":
+        named = (self.token is None) + (self.token_id is None)
+        if self.kind == "model_token" and (self.model is None or named != 1):
+            raise ValueError("kind model_token needs a model, and either token or token_id")
+        if self.kind == "zero" and (self.model is not None or named != 2):
+            raise ValueError("kind zero takes no model and no token")
+        return self
+
+
+def _row(value: Any) -> Any:
+    if isinstance(value, Mapping) and "kind" in value:
+        return TokenRow.model_validate(value)
+    return ModelReference.parse(value)
+
+
+class TokenEntry(Part):
+    """A token of the output whose rows the recipe decides."""
+
+    source: Annotated[TokenRow | ModelReference, BeforeValidator(_row), WithJsonSchema({})]
+    force: bool = False
+
+
+def _vocabulary(value: Any) -> Any:
+    return value if value in ("union", "base") else ModelReference.parse(value)
+
+
+Vocabulary = Annotated[
+    Literal["union", "base"] | ModelReference,
+    BeforeValidator(_vocabulary),
+    WithJsonSchema({"anyOf": [{"enum": ["union", "base"]}, *_REFERENCE_SCHEMA["anyOf"]]}),
+]
+
+
+class TokenizerEntry(Part):
+    """The vocabulary of the output."""
+
+    source: Vocabulary = "union"
+    tokens: dict[str, TokenEntry] = Field(default_factory=dict)
+    pad_to_multiple_of: int | None = Field(default=None, ge=1, le=1_000_000)
+
+
+def _method(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("expected the name of a merge method (`rledit methods` lists them)")
+    try:
+        return find_method(value).name
+    except EditError as error:
+        raise ValueError(str(error)) from None
+
+
+class MergeRecipe(Part):
+    """A merge recipe: a superset of mergekit's."""
+
+    name: str | None = Field(default=None, min_length=1, description="What others call the result.")
+    merge_method: Annotated[str, BeforeValidator(_method)]
+    models: list[ModelEntry] | None = Field(default=None, min_length=1)
+    slices: list[SliceEntry] | None = Field(default=None, min_length=1)
+    modules: dict[str, ModuleEntry] | None = Field(default=None, min_length=1)
+    base_model: Reference | None = None
+    parameters: Parameters = Field(default_factory=dict)
+    dtype: Dtype | None = None
+    out_dtype: Dtype | None = None
+    tokenizer_source: Vocabulary | None = None
+    tokenizer: TokenizerEntry | None = None
+    chat_template: str | None = None
+    include: Selectors | None = None
+    exclude: Selectors | None = None
+    preprocess: list[Before] = Field(default_factory=list)
+    postprocess: list[After] = Field(default_factory=list)
+    rest: str | Reference = "base"
+    seed: int = Field(default=0, ge=0, le=2**63 - 1)
+    embeddings: Literal["tie", "untie"] | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> "MergeRecipe":
+        given = [key for key in ("models", "slices", "modules") if getattr(self, key) is not None]
+        if len(given) != 1:
+            has = " and ".join(given) or "none of them"
+            raise ValueError(f"expected exactly one of models, slices and modules; it has {has}")
+        if self.tokenizer_source is not None and self.tokenizer is not None:
+            raise ValueError("tokenizer_source and tokenizer say the same: give one")
+        return self
