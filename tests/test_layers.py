@@ -9,6 +9,8 @@ ROOT = Path(__file__).parent.parent
 ALLOWED = {
     "errors": set(),
     "registry": {"errors"},
+    "plugins": {"errors"},
+    "shipped": {"errors"},
     "recipe": {"errors", "registry"},
     "io": {"errors"},
     "spectral": {"errors"},

@@ -49,4 +49,6 @@ def test_wheel_holds_both_packages_and_no_tests(tmp_path):
     names = zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist()
     assert "mergekit_rl/py.typed" in names
     assert "rledit/main.py" in names
+    shipped = {name.rpartition("/")[2] for name in names if "/share/rledit/recipes/merge/" in name}
+    assert shipped == {path.name for path in (ROOT / "recipes" / "merge").glob("*.yaml")}
     assert not [name for name in names if name.startswith(("tests", "cli", "examples"))]

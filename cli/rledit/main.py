@@ -12,6 +12,11 @@ from rledit.escape import plain
 _COMMANDS = {
     "sar": "Extract the core of an RL update.",
     "apply": "Add a core to its base: the whole edited model.",
+    "merge": "Merge models by a recipe.",
+    "methods": "List merge methods and their settings.",
+    "recipes": "List the recipes that come along, or print one.",
+    "explain": "Say how one tensor of a merge comes about.",
+    "schema": "Print the JSON Schema of recipes, for editors.",
     "inspect": "Measure what training changed, and where.",
     "demo": "Make a small pair and extract its core.",
 }

@@ -1,12 +1,16 @@
 """The options that commands share."""
 
 from collections.abc import Callable
+from functools import partial
 
 import click
 
 
-def common(command: Callable) -> Callable:
-    """--out, --dtype and how a run starts, goes on and reports."""
+def common(command: Callable | None = None, *, out: bool = True) -> Callable:
+    """--out, --dtype and how a run starts, goes on and reports; `out` tells whether --out must be
+    given."""
+    if command is None:
+        return partial(common, out=out)
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
         click.option(
@@ -22,7 +26,7 @@ def common(command: Callable) -> Callable:
             metavar="float32|bfloat16|float16",
             help="Of the output.  [default: the expert's, or what the core names]",
         ),
-        click.option("--out", required=True, type=click.Path(), help="The folder to write."),
+        click.option("--out", required=out, type=click.Path(), help="The folder to write."),
     ):
         command = option(command)
     return command

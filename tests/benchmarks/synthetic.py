@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -93,8 +94,10 @@ SHAPES = {
 }
 
 
-def pair_blocks(shape: tuple[int, ...], generator: torch.Generator) -> Iterator[list[Tensor]]:
-    """Yield [base, rl] for successive rows of one tensor, in bf16.
+def blocks(
+    shape: tuple[int, ...], generator: torch.Generator, experts: int
+) -> Iterator[list[Tensor]]:
+    """Yield [base, rl, …] for successive rows of one tensor, in bf16.
 
     A matrix is Gaussian and its RL version adds (low rank + noise)/√2; a vector (a norm's weight)
     lies around 1 and gets noise alone.
@@ -102,6 +105,7 @@ def pair_blocks(shape: tuple[int, ...], generator: torch.Generator) -> Iterator[
     Args:
         shape: (m, n) or (n,).
         generator: the tensor's own.
+        experts: RL versions, at least 1.
     """
 
     def normal(*size: int) -> Tensor:
@@ -109,17 +113,23 @@ def pair_blocks(shape: tuple[int, ...], generator: torch.Generator) -> Iterator[
 
     if len(shape) == 1:
         base = (1 + WEIGHT_STD * normal(*shape)).bfloat16()
-        yield [base, (base.float() + DELTA_SIZE * normal(*shape)).bfloat16()]
+        yield [
+            base,
+            *((base.float() + DELTA_SIZE * normal(*shape)).bfloat16() for _ in range(experts)),
+        ]
         return
     m, n = shape
-    right = normal(DELTA_RANK, n) / math.sqrt(DELTA_RANK)
+    rights = [normal(DELTA_RANK, n) / math.sqrt(DELTA_RANK) for _ in range(experts)]
     rows = max(1, BLOCK // n)
     for start in range(0, m, rows):
         count = min(rows, m - start)
         base = normal(count, n).mul_(WEIGHT_STD).bfloat16()
-        delta = normal(count, n).addmm_(normal(count, DELTA_RANK), right)  # entries of variance 2
-        rl = delta.mul_(DELTA_SIZE * WEIGHT_STD / math.sqrt(2)).add_(base).bfloat16()
-        yield [base, rl]
+        versions = [base]
+        for right in rights:  # entries of variance 2
+            delta = normal(count, n).addmm_(normal(count, DELTA_RANK), right)
+            delta.mul_(DELTA_SIZE * WEIGHT_STD / math.sqrt(2))
+            versions.append(delta.add_(base).bfloat16())
+        yield versions
 
 
 def header(tensors: dict[str, tuple[int, ...]]) -> bytes:
@@ -154,10 +164,19 @@ def write_block(file: BinaryIO, block: Tensor) -> None:
 def make_pair(
     folder: Path, *, shapes: str = "tinyllama", seed: int = 0, shards: int = 2
 ) -> tuple[Path, Path]:
-    """Write `folder`/base and `folder`/rl and return both paths.
+    """Write `folder`/base and `folder`/rl and return both paths; see `make_family`."""
+    base, rl = make_family(folder, ["rl"], shapes=shapes, seed=seed, shards=shards)
+    return base, rl
+
+
+def make_family(
+    folder: Path, experts: list[str], *, shapes: str = "tinyllama", seed: int = 0, shards: int = 2
+) -> list[Path]:
+    """Write `folder`/base and a checkpoint trained from it per name, and return their paths.
 
     Args:
-        folder: where the two checkpoints go; created if missing.
+        folder: where the checkpoints go; created if missing.
+        experts: names of the RL versions.
         shapes: a key of `SHAPES`: "tinyllama" (1.1 B parameters, 2.2 GB each) or "small".
         seed: decides every random number.
         shards: safetensors files per checkpoint, at least 1.
@@ -165,7 +184,7 @@ def make_pair(
     sizes = SHAPES[shapes]
     tensors = sizes.tensors()
     seeds = {name: seed * 1_000_003 + index for index, name in enumerate(tensors)}
-    folders = (folder / "base", folder / "rl")
+    folders = [folder / "base", *(folder / name for name in experts)]
     for target in folders:
         target.mkdir(parents=True, exist_ok=True)
         (target / "config.json").write_text(json.dumps(sizes.config(), indent=2) + "\n")
@@ -174,14 +193,15 @@ def make_pair(
     files = [f"model-{index:05d}-of-{shards:05d}.safetensors" for index in range(1, shards + 1)]
 
     def write_shard(file_name: str, part: dict[str, tuple[int, ...]]) -> None:
-        with (folders[0] / file_name).open("wb") as base, (folders[1] / file_name).open("wb") as rl:
-            for file in (base, rl):
+        with ExitStack() as stack:
+            opened = [stack.enter_context((one / file_name).open("wb")) for one in folders]
+            for file in opened:
                 file.write(header(part))
             for name, shape in part.items():
                 generator = torch.Generator().manual_seed(seeds[name])
-                for base_block, rl_block in pair_blocks(shape, generator):
-                    write_block(base, base_block)
-                    write_block(rl, rl_block)
+                for versions in blocks(shape, generator, len(experts)):
+                    for file, block in zip(opened, versions, strict=True):
+                        write_block(file, block)
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(write_shard, files, parts))
