@@ -4,6 +4,7 @@ import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["RLEDIT_CACHE_LIMIT"] = "0"  # or a second run would show what the first computed
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,19 @@ import pytest
 import torch
 
 torch.set_num_threads(1)  # small matrices; and a busy machine slows down more than twofold else
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
+    os.environ["RLEDIT_CACHE"] = str(tmp_path_factory.getbasetemp() / "cache")
+
+
+@pytest.fixture
+def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a cache of the test's own, which runs then use by default."""
+    monkeypatch.setenv("RLEDIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("RLEDIT_CACHE_LIMIT")
+    return tmp_path / "cache"
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,9 @@ import click
 @click.option("--exclude", metavar="REGEX", help="Leave out tensors whose name it is found in.")
 @click.option("--device", default="auto", show_default=True, metavar="cpu|cuda[:i,…]")
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="[default: one a CPU]")
+@click.option(
+    "--cache/--no-cache", default=True, help="Keep figures for further runs, and use those kept."
+)
 @click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
 @click.option("--csv", "as_csv", is_flag=True, help="One row per matrix and expert, as CSV.")
 def command(

@@ -18,6 +18,7 @@ _COMMANDS = {
     "explain": "Say how one tensor of a merge comes about.",
     "schema": "Print the JSON Schema of recipes, for editors.",
     "inspect": "Measure what training changed, and where.",
+    "cache": "List or clear what earlier runs kept.",
     "demo": "Make a small pair and extract its core.",
 }
 

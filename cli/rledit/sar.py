@@ -85,6 +85,11 @@ from rledit.options import common
 )
 @click.option("--seed", default=0, show_default=True, help="Of random starts and random subspaces.")
 @click.option(
+    "--cache/--no-cache",
+    default=None,
+    help="Keep decompositions for further runs, and use kept ones.  [default: with several ranks]",
+)
+@click.option(
     "--part",
     metavar="I/N",
     help="Compute one share of the tensors, 0/3, 1/3 or 2/3, into OUT.part-I-of-N: for several "

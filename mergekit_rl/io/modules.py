@@ -7,7 +7,7 @@ ones here are those transformers 5 renames while loading, and what only a module
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from mergekit_rl.errors import EditError
@@ -42,11 +42,13 @@ def is_embedding(name: str) -> bool:
     return _EMBEDDING.search(name) is not None
 
 
+@lru_cache(2**17)
 def is_head(name: str) -> bool:
     """Whether a tensor is the output head's weight."""
     return _HEAD.search(name) is not None
 
 
+@lru_cache(2**17)
 def has_token_rows(name: str) -> bool:
     """Whether a tensor has a row for every token of the vocabulary."""
     return is_embedding(name) or is_head(name) or _OTHER_ROWS.search(name) is not None

@@ -5,6 +5,7 @@ Read from the names' form alone, so that a new architecture needs no table here.
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from itertools import pairwise
 
 _NUMBER = re.compile(r"[0-9]{1,9}")
@@ -33,6 +34,7 @@ def layer_index(name: str) -> int | None:
     return None if found is None else found[1]
 
 
+@lru_cache(2**17)
 def split_layer(name: str) -> tuple[str, int, str] | None:
     """(what stands before the layer's number, the number, the rest); None outside the layers.
 
@@ -48,6 +50,7 @@ def split_layer(name: str) -> tuple[str, int, str] | None:
     return None
 
 
+@lru_cache(2**17)
 def module_kind(name: str) -> str:
     """The module's own name, without its place: `q_proj`, `input_layernorm`, `embed_tokens`.
 

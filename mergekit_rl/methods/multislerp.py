@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from mergekit_rl.errors import EditError
@@ -52,9 +51,11 @@ def multislerp(
     products = gram(vectors)
     lengths = np.sqrt(np.diag(products))
     shares = np.divide(w, lengths + eps, out=np.zeros_like(w), where=lengths > 0)
-    length = math.sqrt(max(0.0, shares @ products @ shares))
-    if length <= 1e-7 * np.abs(w).sum():
-        merged = torch.zeros_like(vectors[0])
+    merged = combined(vectors, shares)
+    # Its own length and not one from the products: directions may cancel out but for little.
+    length = math.sqrt(gram([merged])[0, 0])
+    if length <= 1e-6 * np.abs(w).sum():
+        merged.zero_()
     else:
-        merged = combined(vectors, shares * (math.cos(eps) * (w @ lengths) / length))
+        merged.mul_(math.cos(eps) * float(w @ lengths) / length)
     return merged if base is None else base - (0.0 - merged)

@@ -34,17 +34,17 @@ def sce(base: Tensor, deltas: list[Tensor], *, select_topk: Share = 1.0, ctx: Co
 
 def _selected(flat: list[Tensor], share: float) -> Tensor:
     """(n,) of uint8, 1 at the positions of largest variance."""
-    variance, varying = torch.empty_like(flat[0]), 0
-    for start, stop, (mean, apart) in pieces(variance, 2):
-        # Against the first, so that what is the same everywhere varies by nothing at all.
+    count, varying = len(flat), 0
+    variance = torch.empty_like(flat[0])
+    for start, stop, (total, apart) in pieces(variance, 2):
+        # N²·variance = N·Σe² − (Σe)² with e against the first: little cancels, as Σe² or more is
+        # left, and what is the same everywhere varies by nothing at all.
         first, here = flat[0][start:stop], variance[start:stop].zero_()
-        mean.zero_()
+        total.zero_()
         for delta in flat[1:]:
-            mean.add_(torch.sub(delta[start:stop], first, out=apart), alpha=1 / len(flat))
-        here.addcmul_(mean, mean)
-        for delta in flat[1:]:
-            torch.sub(delta[start:stop], first, out=apart).sub_(mean)
-            here.addcmul_(apart, apart)
+            total.add_(torch.sub(delta[start:stop], first, out=apart))
+            here.addcmul_(apart, apart, value=count)
+        here.addcmul_(total, total, value=-1)
         varying += int(torch.count_nonzero(here))
     cut = largest(variance, int(share * varying))
     mask = torch.empty(variance.shape, dtype=torch.uint8, device=variance.device)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache as once
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -11,9 +12,11 @@ import torch
 from torch import Tensor
 
 from mergekit_rl.errors import EditError
+from mergekit_rl.io.cache import Cache, usable_cache
 from mergekit_rl.io.checkpoint import FLOATS, Checkpoint
 from mergekit_rl.io.names import is_projection, layer_index, module_kind
 from mergekit_rl.pipeline.headline import headline
+from mergekit_rl.pipeline.kept import Content, figures_kept
 from mergekit_rl.pipeline.options import name_filter, resolve_devices
 from mergekit_rl.pipeline.pair import Pair, open_pair
 from mergekit_rl.pipeline.rows import Row, summed
@@ -86,6 +89,7 @@ def inspect_events(
     exclude: str | None = None,
     device: str = "auto",
     workers: int | None = None,
+    cache: bool = True,
 ) -> Generator[Progress, None, Inspection]:
     """`inspect` as a generator: yields a `Progress` after every tensor.
 
@@ -96,6 +100,7 @@ def inspect_events(
         alpha: share of the weights that count as principal, and as of low magnitude; 0 < α < 1.
         include, exclude: regular expressions searched in the tensors' names.
         device, workers: as in `sar`.
+        cache: whether rows of matrices that an earlier run measured are taken from it, and kept.
 
     Raises:
         EditError: as `sar` does for each pair.
@@ -107,6 +112,7 @@ def inspect_events(
     if not 0 < settings.alpha < 1:
         raise EditError(f"--alpha is {alpha}, expected a share between 0 and 1")
     wants = name_filter(include, exclude)
+    kept = usable_cache() if cache else None
     base = base if isinstance(base, Checkpoint) else Checkpoint.open(base)
     pairs = [open_pair(base, expert) for expert in experts]
     labels = _labels(pairs)
@@ -124,7 +130,7 @@ def inspect_events(
         raise EditError(f"{base.ref} and its experts share no projection{asked}")
     jobs = [_job(pairs, name) for name in names]
     found: dict[str, tuple[list[Row], list[Row]]] = {}
-    work = partial(_measure, pairs, labels, settings)
+    work = partial(_measure, pairs, labels, settings, kept)
     yield from run_jobs(jobs, None, work, workers, devices, found)
     rows = [row for name in names for row in found[name][0]]
     both = [row for name in names for row in found[name][1]]
@@ -160,7 +166,12 @@ def _job(pairs: list[Pair], name: str) -> Job:
 
 
 def _measure(
-    pairs: list[Pair], labels: list[str], settings: _Settings, job: Job, _: None
+    pairs: list[Pair],
+    labels: list[str],
+    settings: _Settings,
+    cache: Cache | None,
+    job: Job,
+    _: None,
 ) -> tuple[list[Row], list[Row]]:
     """The rows of one tensor of the base."""
     base, name = pairs[0].base, job.name
@@ -169,31 +180,37 @@ def _measure(
     for index in matrices(base, name):
         w0 = base.read(name, index).to(current_device())
         wide = torch.float64 if w0.dtype == torch.float64 else torch.float32
-        spectrum = measures.decompose(w0)
+        spectrum = once(partial(measures.decompose, w0))  # where a row is to be measured
+        weight, k = Content(w0), settings.rank.of(min(w0.shape))
+        keyed = [k, settings.alpha, settings.seed, name, index or 0]
         place = {"tensor": name, "layer": layer_index(name), "kind": module_kind(name)}
         place |= {"index": index, "m": w0.shape[0], "n": w0.shape[1], "entries": w0.numel()}
         deltas = []
         for pair, label in zip(pairs, labels, strict=True):
             form = pair.delta(name, index)
             delta = torch.zeros_like(w0, dtype=wide) if form is None else form(w0)
-            row = _one(w0, spectrum, delta, settings, name, index or 0)
+            compute = partial(_one, w0, spectrum, delta, settings, name, index or 0)
+            deltas.append(Content(delta))
+            row = figures_kept(cache, "measures", [weight, deltas[-1]], keyed, compute)
             rows.append({"expert": label, **place, **row})
-            deltas.append(delta)
         for a, b in combinations(range(len(deltas)), 2):
-            row = _two(deltas[a], deltas[b], settings)
+            two = [deltas[a], deltas[b]]
+            compute = partial(_two, *(one.tensor for one in two), settings)
+            row = figures_kept(cache, "collision", two, [k], compute)
             both.append({"expert": labels[a], "other": labels[b], **place, **row})
     return rows, both
 
 
 def _one(
     w0: Tensor,
-    base: measures.Decomposition,
+    spectrum: Callable[[], measures.Decomposition],
     delta: Tensor,
     settings: _Settings,
     name: str,
     index: int,
 ) -> Row:
     """Measures 1 to 6 of one matrix."""
+    base = spectrum()
     r = min(w0.shape)
     k = settings.rank.of(r)
     w1 = w0.to(delta.dtype) + delta

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 import torch
 
 from mergekit_rl.errors import EditError
+from mergekit_rl.io.cache import Cache, usable_cache
 from mergekit_rl.spectral.projection import MASKS, PROJECTIONS, Mask, Projection
 from mergekit_rl.spectral.rank import Rank
 from mergekit_rl.spectral.svd import METHODS, Method
@@ -44,6 +45,7 @@ class SarOptions:
         svd: how updates are decomposed.
         devices: what computes, `cpu` or `cuda:0` and further.
         seed: of the decompositions' random starts and of random subspaces.
+        cache: where decompositions are looked for and kept; None for nowhere.
     """
 
     ranks: tuple[Rank, ...]
@@ -61,6 +63,7 @@ class SarOptions:
     svd: Method
     devices: tuple[str, ...]
     seed: int
+    cache: Cache | None = None
 
     def __post_init__(self) -> None:
         if self.base_rank.energy is not None:
@@ -95,7 +98,7 @@ class SarOptions:
     def as_dict(self) -> dict[str, object]:
         """Plain values for JSON, without what does not change the result."""
         found = {key: getattr(self, key) for key in self.__dataclass_fields__}
-        del found["ranks"], found["devices"]
+        del found["ranks"], found["devices"], found["cache"]
         match = self.norm_match
         return (
             {"rank": ", ".join(map(str, self.ranks))}
@@ -128,11 +131,12 @@ def parse_options(
     svd: str = "auto",
     device: str = "auto",
     seed: int = 0,
+    cache: bool | None = None,
 ) -> SarOptions:
-    """The options from what a user wrote.
+    """The options from what a user wrote; `cache` None is for several ranks alone.
 
     Raises:
-        EditError: a value out of its range, with the range.
+        EditError: a value out of its range, with the range, or one of the cache's variables.
     """
     name_filter(include, exclude)
     ranks = rank if isinstance(rank, list | tuple) else [rank]
@@ -154,6 +158,7 @@ def parse_options(
         svd=one_of("--svd", svd, METHODS),
         devices=resolve_devices(device),
         seed=int(seed),
+        cache=usable_cache() if (len(ranks) > 1 if cache is None else cache) else None,
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from mergekit_rl.pipeline.kept import decomposing
 from mergekit_rl.pipeline.options import SarOptions
 from mergekit_rl.spectral.projection import Projector, Rewiring
 from mergekit_rl.spectral.truncation import Truncation, truncations
@@ -31,7 +32,8 @@ def rewired(
     reference = options.norm_match
     if reference is not None:
         ranks = [*ranks, reference.of(min(w0.shape))]
-    updates = truncations(delta, ranks, svd=options.svd, generator=start)
+    decompose = decomposing(options.cache)
+    updates = truncations(delta, ranks, svd=options.svd, generator=start, decompose=decompose)
     projector = Projector(
         w0, base_rank=b, projection=options.projection, mask=options.mask, generator=space
     )

@@ -48,9 +48,9 @@ def sar(
         workers: compute threads, ≥ 1; the result does not depend on it. None: one per CPU.
         progress: called after every tensor.
         **options: `rank`, `base_rank`, `projection`, `mask`, `order`, `norm_match`, `scale`,
-            `include`, `exclude`, `rest`, `save`, `dtype`, `svd`, `device`, `seed`, with the
-            command's meanings; see `SarOptions`. A list of ranks makes a sweep: one decomposition
-            per matrix, a folder `rank-…` each, and a list of summaries.
+            `include`, `exclude`, `rest`, `save`, `dtype`, `svd`, `device`, `seed`, `cache`, with
+            the command's meanings; see `SarOptions`. A list of ranks makes a sweep: one
+            decomposition per matrix, a folder `rank-…` each, and a list of summaries.
 
     Raises:
         EditError: anything the user can fix, before a byte is written where it can be known then.

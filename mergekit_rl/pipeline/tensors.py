@@ -13,13 +13,13 @@ from mergekit_rl.errors import UnusableInput
 from mergekit_rl.io.checkpoint import FLOATS, TORCH_DTYPES, Checkpoint
 from mergekit_rl.io.digest import ValueDigest
 from mergekit_rl.io.writer import Writer
+from mergekit_rl.pipeline.kept import rank_kept
 from mergekit_rl.pipeline.plan import ADAPTER, Files, Plan
 from mergekit_rl.pipeline.rewired import rewired
 from mergekit_rl.pipeline.run import Job, current_device
 from mergekit_rl.spectral.edit import edit, visibility
 from mergekit_rl.spectral.randomness import keyed_generator
 from mergekit_rl.spectral.thin import energy
-from mergekit_rl.spectral.truncation import rank_for_energy
 
 Record = dict[str, Any]
 Factors = tuple[Tensor, Tensor]
@@ -54,7 +54,7 @@ def measure_rank(plan: Plan, share: float, job: Job, _: None) -> int:
         delta = plan.pair.delta(name, index)
         if delta is not None:
             w0 = base.read(name, index).to(current_device())
-            rank = max(rank, rank_for_energy(delta(w0), share))
+            rank = max(rank, rank_kept(plan.options.cache, delta(w0), share))
     return rank
 
 

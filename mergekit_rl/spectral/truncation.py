@@ -1,13 +1,16 @@
 """The best approximations of an update by matrices of low rank."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from mergekit_rl.spectral.svd import Method, gram, truncated_svd
+from mergekit_rl.spectral.svd import Method, TruncatedSVD, gram, truncated_svd
 from mergekit_rl.spectral.thin import energy
+
+Decompose = Callable[..., TruncatedSVD]
+"""Of the signature of `truncated_svd`."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +55,19 @@ def truncations(
     *,
     svd: Method = "auto",
     generator: torch.Generator | None = None,
+    decompose: Decompose = truncated_svd,
 ) -> list[Truncation]:
-    """Δ_k for each of several k, from one decomposition; arguments as in `truncate`."""
+    """Δ_k for each of several k, from one decomposition; arguments as in `truncate`.
+
+    `decompose` does what `truncated_svd` does; how its results lie in memory changes nothing.
+    """
     r = min(delta.shape)
     ranks = [min(k, r) for k in ranks]
     total = energy(delta)
     if total == 0.0:
         return [_zero(delta, k) for k in ranks]
     largest = max((k for k in ranks if k < r), default=0)
-    found = truncated_svd(delta, largest, method=svd, generator=generator) if largest else None
+    found = decompose(delta, largest, method=svd, generator=generator) if largest else None
     kept = []
     for k in ranks:
         if k == r:
@@ -69,7 +76,7 @@ def truncations(
             root = found.S[:k].sqrt()
             left, right = (found.U[:, :k] * root).T, root[:, None] * found.Vh[:k]
             share = float((found.S[:k] ** 2).sum())
-            kept.append(Truncation(left, right, total, share, found.method))
+            kept.append(Truncation(_laid_out(left), _laid_out(right), total, share, found.method))
     return kept
 
 
@@ -88,6 +95,11 @@ def rank_for_energy(delta: Tensor, share: float) -> int:
         return 1
     # Rounding in the sum may not ask for one more rank than there is.
     return min(int((running < share * running[-1] * (1 - 1e-12)).sum()) + 1, energies.numel())
+
+
+def _laid_out(rows: Tensor) -> Tensor:
+    """The same row by row in memory: products of it round by how it lies."""
+    return rows.clone(memory_format=torch.contiguous_format)
 
 
 def _zero(delta: Tensor, k: int) -> Truncation:

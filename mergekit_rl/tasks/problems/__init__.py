@@ -1,0 +1,1 @@
+"""The tasks that come along: one file each, found by name."""

@@ -1,0 +1,31 @@
+"""The largest of a few numbers."""
+
+from collections.abc import Iterator
+from random import Random
+from typing import Annotated
+
+from mergekit_rl.errors import EditError
+from mergekit_rl.tasks.settings import Between
+from mergekit_rl.tasks.task import Problem, task
+
+
+@task(format="bare", strict=False)
+def largest(
+    rng: Random,
+    *,
+    count: Annotated[int, Between(2, 20)] = 3,
+    least: Annotated[int, Between(0, 10**12)] = 10,
+    most: Annotated[int, Between(1, 10**12)] = 99,
+) -> Iterator[Problem]:
+    """Name the largest of a few different numbers."""
+    if most - least + 1 < count:
+        raise EditError(
+            f"largest: {least} to {most} has too few numbers, expected {count} or more: "
+            "raise most or lower count"
+        )
+    while True:
+        numbers = rng.sample(range(least, most + 1), count)
+        words = f"{', '.join(map(str, numbers[:-1]))} or {numbers[-1]}"
+        yield Problem(
+            f"Which number is the largest: {words}?", max(numbers), same=str(sorted(numbers))
+        )
