@@ -43,7 +43,7 @@ def rewired(
         core = projector if is_core else Projector(w0, base_rank=b)
         norm = core.rewire(updates.pop()).kept
     if options.order == "truncate-first":
-        found = [projector.rewire(update) for update in updates]
+        found = projector.rewire_all(updates)
     else:
         found = _project_first(
             delta, [update.rank for update in updates], projector, options, start

@@ -1,5 +1,6 @@
 """SAR: the part of an RL update that lies in the base's spectral space, and its controls."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
@@ -104,22 +105,42 @@ class Projector:
                 b = min(self._base_rank, b)
             return _rewiring(left[:b], right[:b], b, 1.0, 1.0)
         column, row = self.spaces
-        b = min(column.dim, row.dim)
-        chance = column.share * row.share
         if self._mask != "full":
+            b = min(column.dim, row.dim)
             left, right = self._masked(left, right)
             count = b if self._mask == "diagonal" else b * b - b
             return _rewiring(left, right, b, count / self._w0.numel(), scale)
         left, right = column.project(left), row.project(right)
-        if b < update.rank:
-            left, right = _recompress(left, right, b)
-        return _rewiring(left, right, b, chance, scale)
+        return self._projected(left, right, scale)
+
+    def rewire_all(self, updates: Sequence[Truncation]) -> list[Rewiring]:
+        """Δ* of each of several Δ_k as `truncations` returns them, of one Δ: the rows of each are
+        the first rows of the widest one's, so those alone are projected."""
+        cut = [update for update in updates if update.method != "none"]
+        if self._mask != "full" or len(cut) < 2:
+            return [self.rewire(update) for update in updates]
+        widest = max(cut, key=lambda update: update.rank)
+        column, row = self.spaces
+        left, right = column.project(widest.left), row.project(widest.right)
+        return [
+            self._projected(left[: update.rank], right[: update.rank])
+            if update.method != "none"
+            else self.rewire(update)
+            for update in updates
+        ]
 
     def project(self, delta: Tensor) -> Tensor:
         """P_U Δ P_V whole, (m, n) in fp64: what `project-first` truncates."""
         column, row = self.spaces
         delta = delta.to(torch.float64)
         return row.project(column.project(delta.T).T)
+
+    def _projected(self, left: Tensor, right: Tensor, scale: float = 1.0) -> Rewiring:
+        column, row = self.spaces
+        b = min(column.dim, row.dim)
+        if b < left.shape[0]:
+            left, right = _recompress(left, right, b)
+        return _rewiring(left, right, b, column.share * row.share, scale)
 
     @cached_property
     def _basis(self) -> tuple[Tensor, Tensor]:

@@ -68,15 +68,16 @@ def truncations(
         return [_zero(delta, k) for k in ranks]
     largest = max((k for k in ranks if k < r), default=0)
     found = decompose(delta, largest, method=svd, generator=generator) if largest else None
+    if found is not None:
+        root = found.S.sqrt()
+        left, right = _laid_out((found.U * root).T), _laid_out(root[:, None] * found.Vh)
     kept = []
     for k in ranks:
         if k == r:
             kept.append(_whole(delta, total))
         else:
-            root = found.S[:k].sqrt()
-            left, right = (found.U[:, :k] * root).T, root[:, None] * found.Vh[:k]
             share = float((found.S[:k] ** 2).sum())
-            kept.append(Truncation(_laid_out(left), _laid_out(right), total, share, found.method))
+            kept.append(Truncation(left[:k], right[:k], total, share, found.method))
     return kept
 
 
