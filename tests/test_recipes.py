@@ -49,13 +49,13 @@ def places(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     base = deepen(build(request.param, folder / "base"))
     found = {"base": base, **experts_of(base, folder, "math code", size=0.02)}
-    for name, new in (("base", ()), ("math", ("sum",)), ("code", ("def",))):
-        give_tokenizer(found[name], *new)
     train(base, folder / "lora", target_modules=["q_proj", "down_proj"])
     found["lora"] = folder / "lora"
     for name in ("math", "code"):
         sar(base, found[name], folder / f"{name}-core")
         found[f"{name}-core"] = folder / f"{name}-core"
+    for name, new in (("base", ()), ("math", ("sum",)), ("code", ("def",))):
+        give_tokenizer(found[name], *new)
     return {name: str(path) for name, path in found.items()}
 
 

@@ -19,6 +19,7 @@ from mergekit_rl.recipe.schema import (
     SourceEntry,
     StageCall,
     TokenizerEntry,
+    TokenRow,
 )
 from mergekit_rl.recipe.settings import Level, resolve
 from mergekit_rl.registry import Function, find_method
@@ -198,6 +199,19 @@ class Recipe:
                 if piece.base_model is not None and piece.base_model not in listed:
                     yield piece.base_model
         yield from listed
+        yield from self._consulted()
+
+    def _consulted(self) -> Iterator[ModelReference]:
+        """Models that are asked for tokens or copied tensors."""
+        if not isinstance(self.rest, str):
+            yield self.rest
+        if self.tokenizer is not None:
+            sources = [self.tokenizer.source]
+            sources += [entry.source for entry in self.tokenizer.tokens.values()]
+            for source in sources:
+                model = source.model if isinstance(source, TokenRow) else source
+                if isinstance(model, ModelReference):
+                    yield model
         if self.tokenizer is not None:
             if isinstance(self.tokenizer.source, ModelReference):
                 yield self.tokenizer.source

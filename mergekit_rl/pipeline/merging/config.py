@@ -51,11 +51,35 @@ def _edited(plan: Plan, config: Mapping[str, Any]) -> dict[str, Any]:
     if plan.placed.layers is not None:
         found = _stacked(plan, found)
     if plan.rows is not None:
-        found = _everywhere(found, {"vocab_size": plan.rows.count})
+        found = renumbered(plan, _everywhere(found, {"vocab_size": plan.rows.count}))
     if plan.recipe.embeddings is not None:
         ties = plan.recipe.embeddings == "tie"
         found = _everywhere(found, {"tie_word_embeddings": ties}) | {"tie_word_embeddings": ties}
     return found
+
+
+def renumbered(plan: Plan, config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config of the donor's with the ids of its special tokens in the output's vocabulary."""
+    donor = plan.inputs.vocabularies.of(plan.inputs.donor)
+    if plan.rows is None or donor is None:
+        return dict(config)
+
+    def new(value: Any) -> Any:
+        if isinstance(value, list):
+            return [new(one) for one in value]
+        if type(value) is not int:
+            return value
+        found = plan.rows.renumbered(value, donor)
+        return value if found is None else found
+
+    return {
+        key: new(value)
+        if key.endswith("_token_id")
+        else renumbered(plan, value)
+        if isinstance(value, Mapping)
+        else value
+        for key, value in config.items()
+    }
 
 
 def _everywhere(config: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

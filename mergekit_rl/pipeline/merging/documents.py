@@ -1,6 +1,7 @@
 """The small files of a merged model: config, tokenizer, provenance, model card."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,15 +9,20 @@ import yaml
 
 from mergekit_rl import __version__
 from mergekit_rl.io.adapter import AdaptedCheckpoint
+from mergekit_rl.io.chat_template import CONFIG as TOKENIZER_CONFIG
 from mergekit_rl.io.checkpoint import Checkpoint
+from mergekit_rl.io.jsonfile import read_object
 from mergekit_rl.io.output import MARKER
 from mergekit_rl.io.sidefiles import side_files
 from mergekit_rl.pipeline.documents import as_json, described
 from mergekit_rl.pipeline.donor import CONFIG
-from mergekit_rl.pipeline.merging.config import merged_config_text
+from mergekit_rl.pipeline.merging.chat import chat_files
+from mergekit_rl.pipeline.merging.config import merged_config_text, renumbered
 from mergekit_rl.pipeline.merging.plan import Plan
+from mergekit_rl.pipeline.merging.union import united_files
 
 Small = dict[str, bytes | Path]
+GENERATION = "generation_config.json"
 
 
 def small_files(plans: Sequence[Plan]) -> Small:
@@ -26,11 +32,31 @@ def small_files(plans: Sequence[Plan]) -> Small:
     text = merged_config_text(plan)
     if text:
         small[CONFIG] = text.encode()
-    if plan.rows is not None:
-        small |= plan.rows.files()
+    small |= _vocabulary_files(plan, small)
     small["README.md"] = model_card(plans).encode()
     small[MARKER] = as_json(provenance(plans))
     return small
+
+
+def _vocabulary_files(plan: Plan, small: Small) -> Small:
+    """The files that another vocabulary or chat template changes; takes out of `small` what they
+    must not stand beside."""
+    found: Small = {}
+    rows = plan.rows
+    if rows is not None and rows.united:
+        found |= united_files(plan.inputs.vocabularies.folders[rows.donor], rows.united)
+    if rows is not None and GENERATION in small:
+        before = read_object(small[GENERATION])
+        after = renumbered(plan, before)
+        if after != before:
+            found[GENERATION] = (json.dumps(after, indent=2, ensure_ascii=False) + "\n").encode()
+    if plan.chat is not None:
+        config = found.get(TOKENIZER_CONFIG, small.get(TOKENIZER_CONFIG))
+        for name, content in chat_files(plan.chat, config).items():
+            small.pop(name, None)
+            if content is not None:
+                found[name] = content
+    return found
 
 
 def donor_files(plan: Plan) -> list[Path]:
@@ -64,7 +90,7 @@ def provenance(plans: Sequence[Plan]) -> dict[str, Any]:
         "dtype": plan.dtype,
         "merged": len(plan.merged),
         "copied": plan.copied,
-        "notes": list(plan.notes),
+        "notes": names.sentences(plan.notes),
     }
 
 
@@ -82,7 +108,8 @@ def model_card(plans: Sequence[Plan]) -> str:
     if ids:
         front["base_model"] = ids
     front["tags"] = ["merge", "rledit"]
-    recipe = yaml.safe_dump_all(_Names(plans).documents(plans), sort_keys=False, allow_unicode=True)
+    short = _Names(plans)
+    recipe = yaml.safe_dump_all(short.documents(plans), sort_keys=False, allow_unicode=True)
     names = list(dict.fromkeys(model.name for model in models))
     lines = [
         "---",
@@ -97,7 +124,7 @@ def model_card(plans: Sequence[Plan]) -> str:
         + "".join(f"; {len(names)} copied: {why}" for why, names in plan.copied.items())
         + ".",
         "",
-        *(f"- note: {note}" for note in plan.notes),
+        *(f"- note: {note}" for note in short.sentences(plan.notes)),
         *([""] if plan.notes else []),
         "```yaml",
         recipe.strip(),
@@ -131,6 +158,13 @@ class _Names:
         if not isinstance(content, str) or "/" not in content:
             return content
         return "+".join(self._short.get(part, part) for part in content.split("+"))
+
+    def sentences(self, texts: Iterable[str]) -> list[str]:
+        """Texts that name models, without absolute paths."""
+        found = list(texts)
+        for path in sorted(self._short, key=len, reverse=True):
+            found = [text.replace(path, self._short[path]) for text in found]
+        return found
 
     def _add(self, path: str) -> None:
         if path in self._short or not Path(path).is_absolute():

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from mergekit_rl.errors import EditError
 from mergekit_rl.io.checkpoint import Checkpoint
 from mergekit_rl.io.modules import is_embedding, is_head
 from mergekit_rl.io.names import match_name
+from mergekit_rl.pipeline.merging.tokens import Vocabularies
 from mergekit_rl.recipe.recipe import Recipe
 from mergekit_rl.recipe.reference import ModelReference
 
@@ -44,6 +46,11 @@ class Inputs:
                 found = next(filter(is_embedding, tensors), None)
             self._names[key] = found
         return self._names[key]
+
+    @cached_property
+    def vocabularies(self) -> Vocabularies:
+        """What tokens each model has."""
+        return Vocabularies(self.models, self.labels)
 
     @property
     def head(self) -> str | None:

@@ -88,6 +88,7 @@ class Plan:
         placed: where the output's layers come from, None where they are the donor's own.
         rows: of another vocabulary, None where the vocabulary is the donor's.
         notes: what the user should know.
+        chat: the text of the chat template; None for the tokenizer's own.
         asked_dtype: what was asked for beside the recipe, None for nothing.
     """
 
@@ -98,6 +99,7 @@ class Plan:
     rows: TokenRows | None
     notes: tuple[str, ...]
     asked_dtype: str | None = None
+    chat: str | None = None
 
     @property
     def document(self) -> dict[str, Any]:

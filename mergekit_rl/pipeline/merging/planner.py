@@ -9,6 +9,7 @@ from mergekit_rl.io.checkpoint import FLOATS
 from mergekit_rl.io.header import TensorInfo
 from mergekit_rl.io.modules import has_token_rows, is_head
 from mergekit_rl.io.names import is_projection, module_kind, split_layer
+from mergekit_rl.pipeline.merging.chat import chat_template
 from mergekit_rl.pipeline.merging.inputs import Inputs, shown
 from mergekit_rl.pipeline.merging.layers import Place, Placed, placed
 from mergekit_rl.pipeline.merging.plan import Input, Output, Plan
@@ -39,6 +40,7 @@ class _Planner:
         asked = dtype or recipe.out_dtype or recipe.dtype
         self._dtype = None if asked is None else DTYPES[asked]
         self._rows = TokenRows.of(recipe, inputs)
+        self._chat = chat_template(recipe.chat_template, inputs.vocabularies)
         self._left_out: dict[str, list[str]] = {}
         self._checked: set[str] = set()
 
@@ -53,8 +55,17 @@ class _Planner:
         notes += self._rows.notes if self._rows else ()
         notes += [f"{shown(names)}: {why}" for why, names in self._left_out.items()]
         notes += self._extra(layout)
+        if self._recipe.chat_template == "auto" and self._chat is None:
+            notes.append("chat_template: auto: no model has a chat template")
         return Plan(
-            self._recipe, self._inputs, outputs, layout, self._rows, tuple(notes), self._asked
+            recipe=self._recipe,
+            inputs=self._inputs,
+            outputs=outputs,
+            placed=layout,
+            rows=self._rows,
+            notes=tuple(notes),
+            asked_dtype=self._asked,
+            chat=self._chat,
         )
 
     def _drops(self, place: Place) -> bool:
@@ -98,10 +109,7 @@ class _Planner:
             for (source, name), (_, model, _) in zip(found, place.sources, strict=True)
         )
         base = None if place.base is None else Input(*place.base)
-        rows = self._rows is not None and has_token_rows(place.name)
-        shape = (self._rows.count, *info.shape[1:]) if rows else info.shape
-        if not rows:
-            self._check_shapes(place.name, (*inputs, *(() if base is None else (base,))), info)
+        rows, shape = self._fitted(place.name, (*inputs, *((base,) if base else ())), info)
         settings, origins = self._recipe.settings(
             place.block, place.piece, [(s, n) for s, n in found], place.name, place.t
         )
@@ -140,9 +148,7 @@ class _Planner:
             name = self._inputs.find(model, place.donor_name)
             if name is None:
                 return self._copy(place, info, own, f"{why}; {rest} has none")
-            theirs = Input(model, name)
-            self._check_shapes(place.name, (theirs,), info)
-            return self._copy(place, info, theirs, f"{why}; from {rest}")
+            return self._copy(place, info, Input(model, name), f"{why}; from {rest}")
         inputs = tuple(
             Input(model, found)
             for _, model, name in place.sources
@@ -151,31 +157,24 @@ class _Planner:
         )
         if not inputs:
             return self._copy(place, info, own, why)
-        self._check_shapes(place.name, inputs, info)
+        rows, shape = self._fitted(place.name, inputs, info)
         settings = {"weight": [1.0] * len(inputs), "normalize": True}
         return Output(
             place.name,
             self._dtype or info.dtype,
-            info.shape,
+            shape,
             find_method("linear"),
             None,
             inputs,
             settings,
             dict.fromkeys(settings, "rest: mean"),
-            self._context(place, info.shape),
+            self._context(place, shape),
+            rows,
         )
 
     def _copy(self, place: Place, info: TensorInfo, own: Input, why: str) -> Output:
-        rows = self._rows is not None and has_token_rows(place.name)
-        if rows and own.model != self._rows.donor:
-            raise EditError(
-                f"{place.name} is left out of the merge ({why}), and the vocabulary is another "
-                "than its own: merge it too"
-            )
-        shape = info.shape
         dtype = (self._dtype or info.dtype) if info.dtype in FLOATS else info.dtype
-        if rows:
-            shape = (self._rows.count, *info.shape[1:])
+        rows, shape = self._fitted(place.name, (own,), info)
         return Output(
             name=place.name,
             dtype=dtype,
@@ -188,21 +187,30 @@ class _Planner:
             why=why,
         )
 
-    def _check_shapes(self, name: str, inputs: Iterable[Input], info: TensorInfo) -> None:
+    def _fitted(
+        self, name: str, inputs: Iterable[Input], info: TensorInfo
+    ) -> tuple[bool, tuple[int, ...]]:
+        """Whether a tensor of the output is laid over another vocabulary, and its shape.
+
+        Raises:
+            EditError: the models' shapes or vocabularies differ.
+        """
+        tokens = has_token_rows(name)
+        rows = tokens and self._rows is not None
         for one in inputs:
-            model = self._inputs.models[one.model]
-            theirs = model.tensors[one.name]
-            if theirs.shape == info.shape:
+            theirs = self._inputs.models[one.model].tensors[one.name].shape
+            if tokens and not rows:
+                self._inputs.vocabularies.check(one.model, self._inputs.donor)
+            if theirs == info.shape or (rows and theirs[1:] == info.shape[1:]):
                 continue
             ours = self._inputs.labels[self._inputs.donor]
             here = self._inputs.labels[one.model]
             remedy = "models that are merged must have the same shapes"
-            if has_token_rows(name) and theirs.shape[1:] == info.shape[1:]:
-                remedy = "the vocabularies differ: add a tokenizer to the recipe, such as "
+            if tokens and theirs[1:] == info.shape[1:]:
+                remedy = "the number of rows differs: add a tokenizer to the recipe, such as "
                 remedy += "tokenizer: {source: base}"
-            raise EditError(
-                f"{name} is {info.shape} in {ours} and {theirs.shape} in {here}: {remedy}"
-            )
+            raise EditError(f"{name} is {info.shape} in {ours} and {theirs} in {here}: {remedy}")
+        return rows, (self._rows.count, *info.shape[1:]) if rows else info.shape
 
     def _check_settings(self, name: str, settings: Mapping[str, Any]) -> None:
         check = self._recipe.method.check
@@ -225,8 +233,10 @@ class _Planner:
         notes = []
         donor = self._inputs.donor
         whose = self._inputs.labels[donor]
-        for number, model in enumerate(self._inputs.models):
-            label = self._inputs.labels[number]
+        merged = {model for place in layout.places for _, model, _ in place.sources}
+        merged |= {place.base[0] for place in layout.places if place.base is not None}
+        for number in sorted(merged):
+            model, label = self._inputs.models[number], self._inputs.labels[number]
             left = [
                 name
                 for name in layout.unused(self._inputs, number)
