@@ -153,5 +153,6 @@ class Plan:
             self.document,
             self.inputs.fingerprint(times=times),
             [[output.name, output.dtype, list(output.shape)] for output in self.outputs],
+            None if self.rows is None else self.rows.digest,
         ]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

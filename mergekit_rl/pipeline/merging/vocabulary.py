@@ -1,5 +1,6 @@
 """The vocabulary of a merged model, and every model's token rows laid over it."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -73,6 +74,14 @@ class TokenRows:
         """
         rows = _Rows(self, inputs, ones, wide)
         return [rows.laid(one.model) for one in ones]
+
+    @property
+    def digest(self) -> str:
+        """What tells these rows from others, in hex."""
+        running = hashlib.sha256(repr(sorted(self.said.items())).encode())
+        for own in self.own:
+            running.update(own.numpy().tobytes())
+        return running.hexdigest()
 
     def described(self) -> dict[str, Any]:
         """Counts for a person: rows, tokens, and how many each model lacks."""
