@@ -134,6 +134,7 @@ class Function:
         models: the least and the most a method merges, the base aside; None for any number.
         ignores: settings of other tools that are accepted and change nothing.
         elementwise: whether every entry depends on the entries at its place alone.
+        scratch: memory beside its arguments, in tensors of their size: (always, per model).
         check: takes the settings as the function does and raises EditError where they do not go
             together; called for every tensor before any is read.
         totals: the reduction over all tensors that runs first; its sums arrive as `ctx.totals`.
@@ -148,6 +149,7 @@ class Function:
     models: tuple[int, int | None] = (1, None)
     ignores: tuple[str, ...] = ()
     elementwise: bool = False
+    scratch: tuple[float, float] = (1.0, 0.0)
     check: Callable[..., None] | None = None
     totals: Callable[..., list[float]] | None = None
     stage: Stage | None = None
@@ -181,6 +183,8 @@ class Context:
         seed: of the run.
         models: what tells the models apart, in order; keys of their randomness.
         totals: what the function's reduction summed over all tensors.
+        out: where the result may be written to spare memory, possibly the base itself; None for a
+            tensor of its own.
     """
 
     name: str = ""
@@ -192,6 +196,7 @@ class Context:
     seed: int = 0
     models: tuple[str, ...] = ()
     totals: tuple[float, ...] = field(default=())
+    out: Any = None
 
     def key(self, model: int) -> int:
         """128 bits that depend on seed, tensor, matrix and model, on nothing else."""
@@ -211,13 +216,15 @@ def method(
     models: tuple[int, int | None] = (1, None),
     ignores: Iterable[str] = (),
     elementwise: bool = False,
+    scratch: tuple[float, float] = (1.0, 0.0),
     check: Callable[..., None] | None = None,
     totals: Callable[..., list[float]] | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Registers `f(base, deltas_or_tensors, *, settings…, ctx) -> Tensor` under its own name.
 
-    It gets fp32 or fp64 tensors of one shape and returns one of it; it changes none of them. Where
-    it `takes="deltas"` it returns base plus the merged delta.
+    It gets fp32 or fp64 tensors of one shape and returns one of it; it changes none of them, but
+    for `ctx.out`. Where it `takes="deltas"` it returns base plus the merged delta. `scratch` is the
+    memory it takes beside its arguments, in tensors of their size: so many, and so many per model.
     """
 
     def register(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -225,12 +232,13 @@ def method(
         _METHODS[name] = Function(
             name,
             call,
-            _settings(call),
+            settings_of(call),
             takes,
             base=base,
             models=models,
             ignores=tuple(ignores),
             elementwise=elementwise,
+            scratch=scratch,
             check=check,
             totals=totals,
         )
@@ -249,7 +257,7 @@ def stage(
 
     def register(call: Callable[..., Any]) -> Callable[..., Any]:
         name = call.__name__
-        _STAGES[name] = Function(name, call, _settings(call), "deltas", stage=when, totals=totals)
+        _STAGES[name] = Function(name, call, settings_of(call), "deltas", stage=when, totals=totals)
         return call
 
     return register
@@ -292,8 +300,10 @@ def _find(name: str, known: Mapping[str, Function], what: str) -> Function:
     return known[name]
 
 
-def _settings(call: Callable[..., Any]) -> dict[str, Setting]:
-    hints = typing.get_type_hints(call, include_extras=True)
+def settings_of(call: Callable[..., Any]) -> dict[str, Setting]:
+    """{name: setting} of a function's keyword-only arguments, or of those of a class."""
+    typed = call.__init__ if isinstance(call, type) else call
+    hints = typing.get_type_hints(typed, include_extras=True)
     found = {}
     for parameter in inspect.signature(call).parameters.values():
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY and parameter.name not in (

@@ -14,7 +14,7 @@ ALLOWED = {
     "recipe": {"errors", "registry"},
     "io": {"errors"},
     "spectral": {"errors"},
-    "tasks": {"errors"},
+    "tasks": {"errors", "registry"},
     "methods": {"errors", "registry", "spectral"},
     "sampling": {"errors", "io"},
     "eval": {"errors", "sampling", "tasks"},

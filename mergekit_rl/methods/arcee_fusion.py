@@ -9,7 +9,7 @@ from mergekit_rl.methods.selection import largest
 from mergekit_rl.registry import Context, method
 
 
-@method(takes="tensors", models=(1, 1))
+@method(takes="tensors", models=(1, 1), scratch=(2.3, 0))
 def arcee_fusion(base: Tensor, tensors: list[Tensor], *, ctx: Context) -> Tensor:
     """Take the other model's entries whose importance stands out, the base's elsewhere.
 

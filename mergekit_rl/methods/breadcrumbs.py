@@ -7,7 +7,7 @@ from mergekit_rl.methods.sparsify import outliers, rescaled
 from mergekit_rl.registry import Context, PerModel, Share, method
 
 
-@method(takes="deltas", ignores=("int8_mask",))
+@method(takes="deltas", ignores=("int8_mask",), scratch=(0.5, 0))
 def breadcrumbs(
     base: Tensor,
     deltas: list[Tensor],
@@ -38,4 +38,4 @@ def breadcrumbs(
     parts = [outliers(delta, share, top) for delta, share, top in given]
     if rescale:
         parts = [rescaled(part) for part in parts]
-    return added(base, parts, weight, normalize=normalize, lambda_=lambda_)
+    return added(base, parts, weight, normalize=normalize, lambda_=lambda_, out=ctx.out)

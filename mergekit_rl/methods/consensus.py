@@ -19,15 +19,14 @@ def added(
     *,
     normalize: bool = False,
     lambda_: float = 1.0,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """b + λΣwᵢsᵢ, the sum over Σwᵢ with `normalize` where that is not 0 (below 1e-8)."""
+    """b + λΣwᵢsᵢ, the sum over Σwᵢ with `normalize` where that is not 0 (below 1e-8); in `out`,
+    which may be b itself."""
     total = sum(weight) if normalize else 1.0
     scale = -lambda_ / (total if abs(total) >= 1e-8 else 1.0)
-    start_from, out = (
-        base.reshape(-1),
-        torch.empty(base.shape, dtype=base.dtype, device=base.device),
-    )
-    flat = out.view(-1)
+    out = torch.empty(base.shape, dtype=base.dtype, device=base.device) if out is None else out
+    start_from, flat = base.reshape(-1), out.view(-1)
     for start, stop, (merged, scratch, spare) in pieces(base, 3):
         merged.zero_()
         for part, w in zip(parts, weight, strict=True):
@@ -46,6 +45,7 @@ def elected(
     lambda_: float = 1.0,
     vote: Vote = "weighted",
     floor: float | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """b + λΣmᵢwᵢsᵢ, the sum over Σmᵢwᵢ with `normalize`, where mᵢ is 1 where sᵢ has the sign that
     wins the vote and 0 elsewhere.
@@ -54,6 +54,7 @@ def elected(
     sᵢ. A sum of zero is positive; an sᵢ of zero has no sign.
 
     Args:
+        out: where the result goes, b itself or another; None for a new tensor.
         floor: the least Σmᵢwᵢ to divide by; None for any that is not 0 (1e-6 of Σ|wᵢ|), where it is
             not divided.
     """
@@ -70,11 +71,8 @@ def elected(
     if floor is None and min(weight) >= 0:  # the sum is at least one weight, or the delta is 0
         floor = min((w for w in weight if w > 0), default=1.0) / 2
     nothing = 1e-6 * sum(map(abs, weight))
-    start_from, out = (
-        base.reshape(-1),
-        torch.empty(base.shape, dtype=base.dtype, device=base.device),
-    )
-    flat = out.view(-1)
+    out = torch.empty(base.shape, dtype=base.dtype, device=base.device) if out is None else out
+    start_from, flat = base.reshape(-1), out.view(-1)
     for start, stop, (merged, count, agrees, total, zero, *room) in pieces(base, 5 + len(parts)):
         if start == 0:
             zero.zero_()

@@ -7,7 +7,7 @@ from mergekit_rl.methods.sparsify import DareRescale, dare
 from mergekit_rl.registry import Context, PerModel, Share, method
 
 
-@method(takes="deltas", ignores=("int8_mask",))
+@method(takes="deltas", ignores=("int8_mask",), scratch=(0, 0.25))
 def dare_linear(
     base: Tensor,
     deltas: list[Tensor],
@@ -38,4 +38,4 @@ def dare_linear(
     how = dare_rescale if rescale else None
     drawn = enumerate(zip(deltas, density, strict=True))
     parts = [dare(delta, share, ctx.key(i), how) for i, (delta, share) in drawn]
-    return added(base, parts, weight, normalize=normalize, lambda_=lambda_)
+    return added(base, parts, weight, normalize=normalize, lambda_=lambda_, out=ctx.out)

@@ -7,7 +7,7 @@ from mergekit_rl.methods.sparsify import DareRescale, dare
 from mergekit_rl.registry import Context, PerModel, Share, method
 
 
-@method(takes="deltas", ignores=("int8_mask",))
+@method(takes="deltas", ignores=("int8_mask",), scratch=(0, 0.25))
 def dare_ties(
     base: Tensor,
     deltas: list[Tensor],
@@ -42,4 +42,6 @@ def dare_ties(
     how = dare_rescale if rescale else None
     drawn = enumerate(zip(deltas, density, strict=True))
     parts = [dare(delta, share, ctx.key(i), how) for i, (delta, share) in drawn]
-    return elected(base, parts, weight, normalize=normalize, lambda_=lambda_, vote=vote)
+    return elected(
+        base, parts, weight, normalize=normalize, lambda_=lambda_, vote=vote, out=ctx.out
+    )

@@ -7,7 +7,7 @@ from mergekit_rl.methods.sparsify import check_magprune, magprune, rescaled
 from mergekit_rl.registry import Context, PerModel, Share, method
 
 
-@method(takes="deltas", ignores=("int8_mask",), check=check_magprune)
+@method(takes="deltas", ignores=("int8_mask",), check=check_magprune, scratch=(0, 0.25))
 def della(
     base: Tensor,
     deltas: list[Tensor],
@@ -47,4 +47,6 @@ def della(
     parts = [magprune(delta, share, half, ctx.key(i)) for i, (delta, share, half) in given]
     if rescale:
         parts = [rescaled(part) for part in parts]
-    return elected(base, parts, weight, normalize=normalize, lambda_=lambda_, vote=vote)
+    return elected(
+        base, parts, weight, normalize=normalize, lambda_=lambda_, vote=vote, out=ctx.out
+    )

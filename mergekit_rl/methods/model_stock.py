@@ -10,7 +10,7 @@ from mergekit_rl.methods.sparsify import whole
 from mergekit_rl.registry import Context, method
 
 
-@method(takes="deltas", models=(2, None), ignores=("weight",))
+@method(takes="deltas", models=(2, None), ignores=("weight",), scratch=(0.5, 0))
 def model_stock(
     base: Tensor, deltas: list[Tensor], *, filter_wise: bool = False, ctx: Context
 ) -> Tensor:
@@ -32,7 +32,9 @@ def model_stock(
         cosines = products * np.outer(scale, scale)
         total = torch.tensor(cosines.sum())  # ‖Σ dᵢ/‖dᵢ‖‖²
         share = _share(total, torch.tensor(np.trace(cosines)), count)
-        return added(base, [whole(delta) for delta in deltas], [float(share) / count] * count)
+        return added(
+            base, [whole(delta) for delta in deltas], [float(share) / count] * count, out=ctx.out
+        )
     rows = [delta.reshape(-1, base.shape[-1]) for delta in deltas]
     out = base.reshape(rows[0].shape).clone()
     step = max(1, 2**16 // base.shape[-1])

@@ -18,7 +18,7 @@ def _check(*, weight: list[float], normalize_weights: bool, **_: object) -> None
         )
 
 
-@method(takes="tensors", base="optional", check=_check)
+@method(takes="tensors", base="optional", check=_check, scratch=(3, 1))
 def multislerp(
     base: Tensor | None,
     tensors: list[Tensor],

@@ -7,7 +7,7 @@ from mergekit_rl.methods.gram import root_mean_square
 from mergekit_rl.registry import Context, NonNegative, method
 
 
-@method(takes="deltas", models=(1, 1))
+@method(takes="deltas", models=(1, 1), scratch=(3, 0))
 def nearswap(
     base: Tensor,
     deltas: list[Tensor],

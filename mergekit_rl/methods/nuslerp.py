@@ -17,7 +17,7 @@ def _check(*, weight: list[float], **_: object) -> None:
         )
 
 
-@method(takes="tensors", base="optional", models=(2, 2), check=_check)
+@method(takes="tensors", base="optional", models=(2, 2), check=_check, scratch=(3, 1))
 def nuslerp(
     base: Tensor | None,
     tensors: list[Tensor],

@@ -9,7 +9,7 @@ from mergekit_rl.methods.sparsify import Part, pieces
 from mergekit_rl.registry import Context, Share, method
 
 
-@method(takes="deltas", ignores=("int8_mask",))
+@method(takes="deltas", ignores=("int8_mask",), scratch=(1.3, 0))
 def sce(base: Tensor, deltas: list[Tensor], *, select_topk: Share = 1.0, ctx: Context) -> Tensor:
     """Select the entries that vary most, weigh deltas by energy, sum what agrees in sign.
 
@@ -29,7 +29,7 @@ def sce(base: Tensor, deltas: list[Tensor], *, select_topk: Share = 1.0, ctx: Co
     energy = [_energy(part) for part in parts]
     total = sum(energy)
     weight = [one / total if total > 0 else 1 / len(parts) for one in energy]
-    return elected(base, parts, weight, normalize=True, vote="unweighted", floor=1e-6)
+    return elected(base, parts, weight, normalize=True, vote="unweighted", floor=1e-6, out=ctx.out)
 
 
 def _selected(flat: list[Tensor], share: float) -> Tensor:

@@ -27,4 +27,4 @@ def task_arithmetic(
     Source: task arithmetic (Ilharco et al., 2022, arXiv:2212.04089).
     """
     parts = [whole(delta) for delta in deltas]
-    return added(base, parts, weight, normalize=normalize, lambda_=lambda_)
+    return added(base, parts, weight, normalize=normalize, lambda_=lambda_, out=ctx.out)

@@ -7,7 +7,7 @@ from mergekit_rl.methods.sparsify import magnitude, rescaled
 from mergekit_rl.registry import Context, PerModel, Share, method
 
 
-@method(takes="deltas", ignores=("int8_mask",))
+@method(takes="deltas", ignores=("int8_mask",), scratch=(0.5, 0))
 def ties(
     base: Tensor,
     deltas: list[Tensor],
@@ -38,4 +38,6 @@ def ties(
     parts = [magnitude(delta, share) for delta, share in zip(deltas, density, strict=True)]
     if rescale:
         parts = [rescaled(part) for part in parts]
-    return elected(base, parts, weight, normalize=normalize, lambda_=lambda_, vote=vote)
+    return elected(
+        base, parts, weight, normalize=normalize, lambda_=lambda_, vote=vote, out=ctx.out
+    )

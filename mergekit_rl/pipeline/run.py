@@ -63,6 +63,27 @@ def memory_budget() -> int:
         return 4 * 2**30
 
 
+def worker_count(workers: int | None, devices: Sequence[str]) -> int:
+    """Threads that compute: those asked for, or one per CPU, on the CPU; elsewhere one per
+    device."""
+    return (workers or default_workers()) if list(devices) == ["cpu"] else len(devices)
+
+
+def memory_limit(jobs: Sequence[Job], workers: int) -> int:
+    """Bytes that jobs in flight may take together: what keeps every worker busy with jobs of the
+    usual size, or one of the largest alone; `memory_budget` at most, unless a single job exceeds
+    it."""
+    largest = max((job.memory for job in jobs), default=0)
+    half = sum(job.cost for job in jobs) / 2
+    usual = 0
+    for job in sorted(jobs, key=lambda job: job.memory):
+        usual = job.memory
+        half -= job.cost
+        if half <= 0:
+            break
+    return max(largest, min(memory_budget(), usual * (workers + 1)))
+
+
 def drain(run: Generator[Progress, None, Result], report: Callable[[Progress], None] | None):
     """Runs a generator of events to its end, and returns its result; it is closed also where
     `report` raises."""
@@ -86,13 +107,13 @@ def run_jobs(
 ) -> Iterator[Progress]:
     """Runs the jobs and yields a `Progress` after each; `results` collects what they return, by
     name. On the CPU `workers` threads compute, None is one per CPU; elsewhere one per device."""
-    count = (workers or default_workers()) if list(devices) == ["cpu"] else len(devices)
+    count = worker_count(workers, devices)
     runner = Runner(
         load or (lambda job: None),
         work,
         workers=max(1, min(count, len(jobs))),
         devices=devices,
-        memory=memory_budget(),
+        memory=memory_limit(jobs, count),
     )
     total, seen = sum(job.size for job in jobs), 0
     with closing(runner.run(jobs)) as finished:

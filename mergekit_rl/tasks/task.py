@@ -13,8 +13,9 @@ from random import Random
 from typing import Annotated, Any, Literal
 
 from mergekit_rl.errors import EditError
+from mergekit_rl.registry import Range, Setting, settings_of
 from mergekit_rl.tasks.grade import Row, grader_of, nearest
-from mergekit_rl.tasks.settings import Between, Setting, parse_settings, settings_of
+from mergekit_rl.tasks.settings import parse_settings
 
 Split = Literal["train", "test"]
 _ASKED = {"line": 'End with "Answer: " and {}.', "bare": "Answer with just {}."}
@@ -49,9 +50,9 @@ def _settings_of_all(
     format: Literal["line", "bare"] = "line",
     strict: bool = True,
     ask: bool = True,
-    test_share: Annotated[float, Between(0, 1)] = 0.2,
-    train_size: Annotated[int, Between(0, math.inf)] = 4000,
-    test_size: Annotated[int, Between(0, math.inf)] = 200,
+    test_share: Annotated[float, Range(0, 1)] = 0.2,
+    train_size: Annotated[int, Range(0, math.inf)] = 4000,
+    test_size: Annotated[int, Range(0, math.inf)] = 200,
 ) -> None:
     """What every task can be told.
 

@@ -15,13 +15,13 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 def main() -> int:
-    from fuzz.run import READERS, run
+    from fuzz.run import READERS, RECIPE, run
 
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--inputs", type=int, default=200_000, help="how many, over all readers")
     parser.add_argument("--workers", type=int, default=2, help="processes")
     parser.add_argument("--first", type=int, default=0, help="number of the first input")
-    parser.add_argument("--reader", choices=READERS, help="this reader only")
+    parser.add_argument("--reader", choices=(*READERS, RECIPE), help="this reader only")
     parser.add_argument("--only", type=int, help="this input only")
     asked = parser.parse_args()
     readers = [asked.reader] if asked.reader else READERS

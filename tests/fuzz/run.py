@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from fuzz import trees
+from fuzz import recipes, trees
 from fuzz.corpus import Seed, with_cores
 from fuzz.guard import Guard, Hang, strayed
 from fuzz.reading import one_line, read_all
@@ -21,6 +21,7 @@ from fuzz.variants import VARIANTS, candidates
 from mergekit_rl import Checkpoint, EditError
 
 READERS = (*VARIANTS, "folder")
+RECIPE = "recipe"  # plans merges; only where it is asked for
 _FAULTS = 20  # after which a worker stops
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -53,7 +54,7 @@ class Report:
 class Bench:
     """The folders of all seeds on a memory disk, to be broken and mended one at a time."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, plans: bool) -> None:
         self._root = root
         self._seeds = with_cores(root / "scratch")
         for name, seed in self._seeds.items():
@@ -63,6 +64,7 @@ class Bench:
             name: Checkpoint.open(root / name)
             for name in {seed.base for seed in self._seeds.values()} - {None}
         }
+        self._places = recipes.models(root / "models") if plans else {}
         self._guard = Guard()
         for name, seed in self._seeds.items():  # loads whatever is loaded late
             assert read_all(root / name, self._bases.get(seed.base)), name
@@ -84,6 +86,8 @@ class Bench:
     def _input(self, report: Report, reader: str, number: int) -> str:
         """Makes and reads one input; what is wrong, "" where nothing is."""
         rng = random.Random(f"{reader} {number}")
+        if reader == RECIPE:
+            return self._recipe(report, number, recipes.broken(rng))
         if reader == "folder":
             name = rng.choice(sorted(self._seeds))
             folder = self._root / "spoilt" / name
@@ -104,6 +108,33 @@ class Bench:
         finally:
             for file in broken:
                 (folder / file).write_bytes(seed.files[file])
+
+    def _recipe(self, report: Report, number: int, text: bytes) -> str:
+        """Plans a merge by a recipe; what is wrong, "" where nothing is."""
+        path = self._root / recipes.NAME
+        path.write_bytes(text)
+        fault = ""
+        try:
+            with self._guard.watch():
+                recipes.plan(path, self._places)
+            report.accepted[RECIPE] += 1
+        except EditError as error:
+            report.refused[RECIPE] += 1
+            fault = self._unclear(error, text)
+        except Hang:
+            fault = "took longer than a second\n" + traceback.format_exc(limit=-3)
+        except Exception:
+            fault = traceback.format_exc(limit=-3)
+        report.slowest = max(report.slowest, (self._guard.seconds, RECIPE, number))
+        return fault
+
+    def _unclear(self, error: EditError, text: bytes) -> str:
+        try:
+            one_line(error)
+        except AssertionError as unclear:
+            return f"an error that is no line: {str(unclear)[:500]!r}"
+        of_recipe = any(f.name == "load" for f in traceback.extract_tb(error.__traceback__))
+        return recipes.unclear(error, text) if of_recipe else ""
 
     def _read(self, report: Report, reader: str, number: int, folder: Path, name: str) -> str:
         base = self._seeds[name].base
@@ -135,7 +166,8 @@ def work(inputs: list[tuple[str, int]]) -> Report:
     warnings.simplefilter("ignore")
     home = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=home) as root:
-        return Bench(Path(root).resolve()).run(inputs)
+        plans = any(reader == RECIPE for reader, _ in inputs)
+        return Bench(Path(root).resolve(), plans).run(inputs)
 
 
 def run(readers: Iterable[str], count: int, first: int, workers: int) -> Report:

@@ -198,7 +198,7 @@ def test_format_of_the_prompt_is_that_of_the_grader():
          "sums: most is 1000, expected a whole number between 0 and 999"),
         ({"name": "sums", "most": True},
          "sums: most is True, expected a whole number between 0 and 999"),
-        ({"name": "gcd", "format": "box"}, "gcd: format is 'box', expected one of 'line', 'bare'"),
+        ({"name": "gcd", "format": "box"}, "gcd: format is 'box', expected one of line, bare"),
         ({"name": "gcd", "strict": 1}, "gcd: strict is 1, expected true or false"),
         ({"name": "gcd", "test_share": math.nan},
          "gcd: test_share is nan, expected a number between 0 and 1"),

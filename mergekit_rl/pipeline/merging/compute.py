@@ -10,6 +10,7 @@ from torch import Tensor
 from mergekit_rl.errors import UnusableInput
 from mergekit_rl.io.adapter import AdaptedCheckpoint
 from mergekit_rl.io.checkpoint import TORCH_DTYPES
+from mergekit_rl.io.header import TensorInfo
 from mergekit_rl.pipeline.merging.plan import Input, Output, Plan
 from mergekit_rl.pipeline.run import Job, current_device
 from mergekit_rl.pipeline.tensors import fitting
@@ -47,7 +48,7 @@ class Merger:
             one = output.inputs[0]
             for piece in self._models[one.model].pieces(one.name):
                 yield fitting(piece.to(dtype), output.name)
-        elif self._streams(output):
+        elif self.streams(output):
             yield from self._streamed(output, dtype)
         else:
             for index in output.matrices:
@@ -63,10 +64,15 @@ class Merger:
         ctx = replace(output.ctx, index=index or 0, totals=self._totals.method)
         needs_base = method.base != "input" or self._staged(output)
         base, values = self._values(output, index, deltas=method.takes == "deltas")
+        edits = self._plan.postprocess and needs_base
+        if method.takes == "deltas" and not edits:
+            ctx = replace(ctx, out=base)  # nobody else's, and not needed any more
         found = method.call(
             base if method.base != "input" else None, values, **output.settings, ctx=ctx
         )
-        if self._plan.postprocess and needs_base:
+        if not edits:
+            del values, base  # large ones do not wait for the cast
+        else:
             deltas = values if method.takes == "deltas" else [v - base for v in values]
             merged = found - base
             for call in self._plan.postprocess:
@@ -95,7 +101,7 @@ class Merger:
             sums = [a + b for a, b in zip(sums, found, strict=True)] if sums else list(found)
         return sums
 
-    def _streams(self, output: Output) -> bool:
+    def streams(self, output: Output) -> bool:
         """Whether it can be computed piece by piece."""
         if output.rows or not output.method.elementwise or self._staged(output):
             return False
@@ -146,11 +152,10 @@ class Merger:
             base, *others = self._read(output, (output.base, *output.inputs), index)
             deltas = [other.sub_(base) for other in others]
         else:
-            raw = self._models[output.base.model].read(output.base.name, index)
-            raw = raw.to(current_device())
             wide = self._wide([output.base, *output.inputs])
-            base = raw.to(wide)
-            deltas = [self._delta(one, output.base, raw, index, wide) for one in output.inputs]
+            base = self._models[output.base.model].read(output.base.name, index)
+            base = base.to(current_device()).to(wide)
+            deltas = [self._delta(one, output.base, base, wide, index) for one in output.inputs]
         ctx = replace(output.ctx, index=index or 0, totals=self._totals.stages)
         for number, one in enumerate(output.inputs):
             for call in one.stages:
@@ -162,14 +167,14 @@ class Merger:
         return base, deltas
 
     def _delta(
-        self, one: Input, base: Input, raw: Tensor, index: int | None, wide: torch.dtype
+        self, one: Input, base: Input, w0: Tensor, wide: torch.dtype, index: int | None
     ) -> Tensor:
         """x − b, from the low-rank factors where the model is an adapter over this very base."""
         model = self._models[one.model]
         if isinstance(model, AdaptedCheckpoint) and model.base is not self._models[base.model]:
-            return model.read(one.name, index).to(raw.device).to(wide).sub_(raw.to(wide))
+            return model.read(one.name, index).to(w0.device).to(wide).sub_(w0)
         form = model.delta(one.name, index)
-        return torch.zeros_like(raw, dtype=wide) if form is None else form(raw).to(wide)
+        return torch.zeros_like(w0) if form is None else form(w0).to(wide)
 
     def _read(self, output: Output, inputs: Sequence[Input], index: int | None) -> list[Tensor]:
         """Whole tensors in fp32 or wider, on this thread's device; laid over the output's
@@ -203,12 +208,29 @@ def job(plan: Plan, output: Output) -> Job:
     each = prod(output.shape[1:]) if output.stacked else count
     if output.method is None and not output.rows:
         return Job(output.name, cost=count, memory=2**25, size=size)
-    if output.method is not None and output.method.elementwise and not output.rows:
-        memory = 2**25
-    else:
-        # Every input in fp32, one as it is stored, the result in fp32 and cast, scratch.
-        memory = each * 4 * (len(infos) + 3)
+    streams = Merger(plan).streams(output)
+    memory = 2**25 if streams else int(each * _held(plan, output) * _width(infos))
     return Job(output.name, cost=count * (1 + len(infos)), memory=memory, size=size)
+
+
+def _held(plan: Plan, output: Output) -> float:
+    """How many tensors of its size, in the dtype they are computed in, an output's computation
+    holds at its peak."""
+    inputs = [one for one in (output.base, *output.inputs) if one is not None]
+    if output.rows:  # as they are stored, laid over the vocabulary, and what fills the gaps
+        return 2.0 * len(inputs) + len(plan.inputs.models)
+    always, each = output.method.scratch
+    # One more is on its way from its dtype into theirs while it is read.
+    scratch = max(0.5, always + each * len(output.inputs))
+    if any(isinstance(plan.inputs.models[one.model], AdaptedCheckpoint) for one in inputs):
+        scratch = max(scratch, 6.0)  # sums of low-rank products are formed in fp64
+    if plan.postprocess or any(one.stages for one in output.inputs):
+        scratch += 3.0
+    return len(inputs) + scratch
+
+
+def _width(infos: Sequence[TensorInfo]) -> int:
+    return 8 if any(info.dtype == "F64" for info in infos) else 4
 
 
 def summed(found: Mapping[str, list[float]]) -> tuple[float, ...]:

@@ -13,7 +13,7 @@ from mergekit_rl.io.tensor_files import TensorFiles
 from mergekit_rl.pipeline.merging.compute import job
 from mergekit_rl.pipeline.merging.plan import Output
 from mergekit_rl.pipeline.merging.run import Run, Written
-from mergekit_rl.pipeline.run import Progress, default_workers
+from mergekit_rl.pipeline.run import Progress, memory_limit, worker_count
 
 _SAMPLE_NUMBERS = 2**25
 
@@ -60,8 +60,9 @@ def plan_events(recipe: Written, **options: Any) -> Generator[Progress, None, Fo
     run = Run.of(recipe, **options)
     plan = run.plan
     jobs = {output.name: job(plan, output) for output in plan.outputs}
-    workers = run.workers or (default_workers() if run.devices == ("cpu",) else len(run.devices))
+    workers = worker_count(run.workers, run.devices)
     largest = sorted((one.memory for one in jobs.values()), reverse=True)[:workers]
+    in_flight = min(sum(largest), memory_limit(list(jobs.values()), workers))
     files, _ = shard(plan.tensors, run.shard_bytes)
     rate = yield from _rate(run, workers)
     cost = sum(one.cost for one in jobs.values())
@@ -74,7 +75,7 @@ def plan_events(recipe: Written, **options: Any) -> Generator[Progress, None, Fo
         dtype=plan.dtype,
         output_bytes=sum(TensorFiles(files).sizes.values()),
         read_bytes=sum(one.size for one in jobs.values()),
-        memory_bytes=_allocated() + sum(largest),
+        memory_bytes=_allocated() + in_flight,
         seconds=cost * rate,
         notes=plan.notes,
     )

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import Annotated, Literal
 
+from mergekit_rl.registry import Range
 from mergekit_rl.tasks.equation import evaluate
-from mergekit_rl.tasks.settings import Between
 from mergekit_rl.tasks.task import Problem, task
 
 
@@ -13,8 +13,8 @@ from mergekit_rl.tasks.task import Problem, task
 def arithmetic(
     rng: Random,
     *,
-    digits: Annotated[int, Between(1, 9)] = 2,
-    terms: Annotated[int, Between(2, 6)] = 2,
+    digits: Annotated[int, Range(1, 9)] = 2,
+    terms: Annotated[int, Range(2, 6)] = 2,
     operations: Literal["+", "-", "*", "+-", "+-*"] = "+-",
 ) -> Iterator[Problem]:
     """Compute with whole numbers: more digits, terms and operations make it harder."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Annotated, Literal
 
-from mergekit_rl.tasks.settings import Between
+from mergekit_rl.registry import Range
 from mergekit_rl.tasks.task import Problem, task
 
 _DIGITS = "0123456789abcdef"
@@ -14,8 +14,8 @@ _DIGITS = "0123456789abcdef"
 def bases(
     rng: Random,
     *,
-    base: Annotated[int, Between(2, 16)] = 2,
-    most: Annotated[int, Between(4, 10**12)] = 1000,
+    base: Annotated[int, Range(2, 16)] = 2,
+    most: Annotated[int, Range(4, 10**12)] = 1000,
     to: Literal["base", "ten"] = "base",
 ) -> Iterator[Problem]:
     """Write a number in another base, or one in another base in base ten."""

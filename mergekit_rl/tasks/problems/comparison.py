@@ -5,7 +5,7 @@ from fractions import Fraction
 from random import Random
 from typing import Annotated
 
-from mergekit_rl.tasks.settings import Between
+from mergekit_rl.registry import Range
 from mergekit_rl.tasks.task import Problem, task
 
 
@@ -13,8 +13,8 @@ from mergekit_rl.tasks.task import Problem, task
 def comparison(
     rng: Random,
     *,
-    digits: Annotated[int, Between(1, 12)] = 3,
-    decimals: Annotated[int, Between(0, 6)] = 0,
+    digits: Annotated[int, Range(1, 12)] = 3,
+    decimals: Annotated[int, Range(0, 6)] = 0,
 ) -> Iterator[Problem]:
     """Name the larger of two numbers; with decimals, of different lengths, as 9.9 and 9.11."""
     while True:

@@ -5,7 +5,7 @@ from fractions import Fraction
 from random import Random
 from typing import Annotated
 
-from mergekit_rl.tasks.settings import Between
+from mergekit_rl.registry import Range
 from mergekit_rl.tasks.task import Problem, task
 
 _TRIES = 10_000
@@ -15,9 +15,9 @@ _TRIES = 10_000
 def countdown(
     rng: Random,
     *,
-    count: Annotated[int, Between(2, 6)] = 3,
-    most: Annotated[int, Between(9, 1000)] = 20,
-    target_most: Annotated[int, Between(20, 10**6)] = 100,
+    count: Annotated[int, Range(2, 6)] = 3,
+    most: Annotated[int, Range(9, 1000)] = 20,
+    target_most: Annotated[int, Range(20, 10**6)] = 100,
 ) -> Iterator[Problem]:
     """Make a number from others with + - * /, each at most once; there is always a way.
 

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from random import Random
 from typing import Annotated
 
-from mergekit_rl.tasks.settings import Between
+from mergekit_rl.registry import Range
 from mergekit_rl.tasks.task import Problem, task
 
 
 @task()
-def gcd(rng: Random, *, most: Annotated[int, Between(4, 10**9)] = 60) -> Iterator[Problem]:
+def gcd(rng: Random, *, most: Annotated[int, Range(4, 10**9)] = 60) -> Iterator[Problem]:
     """Find the greatest common divisor of two numbers; half of them share one on purpose."""
     while True:
         shared = rng.randint(2, math.isqrt(most)) if rng.random() < 0.5 else 1

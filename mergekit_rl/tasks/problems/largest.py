@@ -5,7 +5,7 @@ from random import Random
 from typing import Annotated
 
 from mergekit_rl.errors import EditError
-from mergekit_rl.tasks.settings import Between
+from mergekit_rl.registry import Range
 from mergekit_rl.tasks.task import Problem, task
 
 
@@ -13,9 +13,9 @@ from mergekit_rl.tasks.task import Problem, task
 def largest(
     rng: Random,
     *,
-    count: Annotated[int, Between(2, 20)] = 3,
-    least: Annotated[int, Between(0, 10**12)] = 10,
-    most: Annotated[int, Between(1, 10**12)] = 99,
+    count: Annotated[int, Range(2, 20)] = 3,
+    least: Annotated[int, Range(0, 10**12)] = 10,
+    most: Annotated[int, Range(1, 10**12)] = 99,
 ) -> Iterator[Problem]:
     """Name the largest of a few different numbers."""
     if most - least + 1 < count:

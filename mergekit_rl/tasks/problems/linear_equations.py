@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Annotated
 
-from mergekit_rl.tasks.settings import Between
+from mergekit_rl.registry import Range
 from mergekit_rl.tasks.task import Problem, task
 
 
@@ -12,7 +12,7 @@ from mergekit_rl.tasks.task import Problem, task
 def linear_equations(
     rng: Random,
     *,
-    most: Annotated[int, Between(2, 10**6)] = 9,
+    most: Annotated[int, Range(2, 10**6)] = 9,
     both_sides: bool = False,
     negative: bool = False,
 ) -> Iterator[Problem]:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import Annotated, Literal
 
+from mergekit_rl.registry import Range
 from mergekit_rl.tasks.equation import evaluate
-from mergekit_rl.tasks.settings import Between
 from mergekit_rl.tasks.task import Problem, task
 
 
@@ -13,8 +13,8 @@ from mergekit_rl.tasks.task import Problem, task
 def modular(
     rng: Random,
     *,
-    most: Annotated[int, Between(10, 10**9)] = 99,
-    divisor: Annotated[int, Between(3, 10**6)] = 12,
+    most: Annotated[int, Range(10, 10**9)] = 99,
+    divisor: Annotated[int, Range(3, 10**6)] = 12,
     of: Literal["number", "sum", "product"] = "number",
 ) -> Iterator[Problem]:
     """Find the remainder of a number, a sum or a product; the divisor is at most `divisor`."""

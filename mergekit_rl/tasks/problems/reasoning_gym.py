@@ -5,8 +5,9 @@ from random import Random
 from typing import Annotated
 
 from mergekit_rl.errors import EditError
+from mergekit_rl.registry import Range
 from mergekit_rl.tasks.grade import nearest
-from mergekit_rl.tasks.settings import Between
+from mergekit_rl.tasks.settings import MAPPING
 from mergekit_rl.tasks.task import Problem, task
 
 
@@ -15,8 +16,8 @@ def reasoning_gym(
     rng: Random,
     *,
     dataset: str,
-    config: dict = {},  # noqa: B006
-    most: Annotated[int, Between(1, 10**9)] = 10**6,
+    config: Annotated[dict, MAPPING] = {},  # noqa: B006
+    most: Annotated[int, Range(1, 10**9)] = 10**6,
 ) -> Iterator[Problem]:
     """Problems of a reasoning-gym generator; `config` holds its own settings.
 

@@ -5,7 +5,7 @@ from random import Random
 from typing import Annotated, Literal
 
 from mergekit_rl.errors import EditError
-from mergekit_rl.tasks.settings import Between
+from mergekit_rl.registry import Range
 from mergekit_rl.tasks.task import Problem, task
 
 
@@ -13,9 +13,9 @@ from mergekit_rl.tasks.task import Problem, task
 def sorting(
     rng: Random,
     *,
-    count: Annotated[int, Between(2, 50)] = 4,
-    least: Annotated[int, Between(0, 10**9)] = 1,
-    most: Annotated[int, Between(1, 10**9)] = 99,
+    count: Annotated[int, Range(2, 50)] = 4,
+    least: Annotated[int, Range(0, 10**9)] = 1,
+    most: Annotated[int, Range(1, 10**9)] = 99,
     order: Literal["up", "down"] = "up",
 ) -> Iterator[Problem]:
     """Sort different numbers that are not in order yet."""

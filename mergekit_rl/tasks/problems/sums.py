@@ -5,7 +5,7 @@ from random import Random
 from typing import Annotated
 
 from mergekit_rl.errors import EditError
-from mergekit_rl.tasks.settings import Between
+from mergekit_rl.registry import Range
 from mergekit_rl.tasks.task import Problem, task
 
 
@@ -13,8 +13,8 @@ from mergekit_rl.tasks.task import Problem, task
 def sums(
     rng: Random,
     *,
-    least: Annotated[int, Between(0, 999)] = 1,
-    most: Annotated[int, Between(0, 999)] = 15,
+    least: Annotated[int, Range(0, 999)] = 1,
+    most: Annotated[int, Range(0, 999)] = 15,
 ) -> Iterator[Problem]:
     """Add two numbers from a small range: every pair once."""
     if least > most:
