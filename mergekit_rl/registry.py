@@ -4,6 +4,7 @@ import difflib
 import hashlib
 import inspect
 import math
+import re
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -157,7 +158,15 @@ class Function:
     @property
     def summary(self) -> str:
         """The first line of its documentation."""
-        return inspect.getdoc(self.call).splitlines()[0]
+        return self.documentation.splitlines()[0]
+
+    @property
+    def documentation(self) -> str:
+        """Its documentation, with the names that settings have in recipes."""
+        text = inspect.getdoc(self.call)
+        for setting in self.settings.values():
+            text = re.sub(rf"\b{setting.parameter}\b", setting.name, text)
+        return text
 
     def setting(self, name: str) -> Setting:
         """A setting by its name in recipes.

@@ -4,6 +4,7 @@ from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 from mergekit_rl.errors import EditError
+from mergekit_rl.registry import suggestion
 
 _CHECKOUT = Path(__file__).parent.parent / "recipes"
 _INSTALLED = "share/rledit/recipes/"
@@ -34,5 +35,6 @@ def shipped_recipe(kind: str, name: str) -> Path:
     """
     known = shipped_recipes(kind)
     if name not in known:
-        raise EditError(f"there is no recipe {name!r}; there are {', '.join(known) or 'none'}")
+        hint = suggestion(name, known) or f"; there are {', '.join(known) or 'none'}"
+        raise EditError(f"there is no recipe {name!r}{hint}")
     return known[name]

@@ -10,7 +10,7 @@ ALLOWED = {
     "errors": set(),
     "registry": {"errors"},
     "plugins": {"errors"},
-    "shipped": {"errors"},
+    "shipped": {"errors", "registry"},
     "recipe": {"errors", "registry"},
     "io": {"errors"},
     "spectral": {"errors"},

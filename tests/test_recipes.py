@@ -89,6 +89,6 @@ def test_command_lists_the_recipes_and_prints_one_as_it_is():
 
 
 def test_unknown_recipe_is_one_line():
-    result = CliRunner().invoke(cli, ["recipes", "tie"])
+    result = CliRunner().invoke(cli, ["recipes", "qqqq"])
     assert result.exit_code == 1
-    assert result.output.startswith("Error: there is no recipe 'tie'; there are cores, ")
+    assert result.output.startswith("Error: there is no recipe 'qqqq'; there are cores, ")

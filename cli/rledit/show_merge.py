@@ -71,15 +71,13 @@ def methods_text(methods: "list[Function]") -> str:
 
 def method_text(one: "Function") -> str:
     """A method's documentation and settings."""
-    import inspect
-
     least, most = one.models
     count = f"{least}" if least == most else f"{least} or more"
     base = {"required": "and a base_model", "optional": "and a base_model or none", "input": ""}
     lines = [
-        f"{one.name}: merges {count} models {base[one.base]}".rstrip(),
+        f"{one.name}: merges {count} model{'' if count == '1' else 's'} {base[one.base]}".rstrip(),
         "",
-        inspect.getdoc(one.call),
+        one.documentation,
         "",
         "Settings" + ("" if one.settings else ": none"),
     ]

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mergekit_rl.errors import EditError
-from mergekit_rl.recipe.document import Document, KeyPath, key_text
+from mergekit_rl.recipe.document import Document
 from mergekit_rl.recipe.settings import FILTER_KEYS, is_filters
+from mergekit_rl.recipe.yaml_reader import KeyPath, key_text, shown
 from mergekit_rl.registry import Setting, suggestion
 
 if TYPE_CHECKING:
@@ -85,7 +86,9 @@ def _check_value(setting: Setting, value: Any, path: KeyPath, document: Document
             for key in one:
                 if key not in FILTER_KEYS:
                     hint = suggestion(key, FILTER_KEYS)
-                    raise document.error((*at, key), f"unknown key {key!r} in {key_text(at)}{hint}")
+                    raise document.error(
+                        (*at, key), f"unknown key {shown(key)} in {key_text(at)}{hint}"
+                    )
             if not isinstance(one.get("filter", ""), str):
                 raise document.error((*at, "filter"), f"{key_text(at)}.filter is no text")
             if isinstance(one["value"], list) and is_filters(one["value"]):

@@ -2,30 +2,28 @@
 
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from mergekit_rl.errors import EditError
-
-KeyPath = tuple[str | int, ...]
+from mergekit_rl.errors import EditError, UnusableInput
+from mergekit_rl.recipe.yaml_reader import (
+    DEEPEST,
+    KeyPath,
+    cut,
+    is_text,
+    key_text,
+    read_yaml,
+    shown,
+)
 
 _MOST_BYTES = 1_000_000
-_MOST_NODES = 100_000
-_DEEPEST = 30
-_INT = re.compile(r"[-+]?[0-9]{1,18}")
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]{1,4})?")
-_NOT_FINITE = re.compile(r"[-+]?\.(inf|nan)", re.IGNORECASE)
-_WORDS: dict[str, Any] = {
-    "": None, "~": None, "null": None,
-    "true": True, "yes": True, "on": True, "false": False, "no": False, "off": False,
-}  # fmt: skip
-_TAG = "tag:yaml.org,2002:"
-_TAGS = ("str", "int", "float", "bool", "null", "seq", "map", "timestamp", "value", "merge")
+
+
+class RecipeError(EditError):
+    """Something a recipe says, with file and line."""
 
 
 @dataclass(frozen=True)
@@ -53,19 +51,23 @@ class Document:
 
     def error(self, path: Sequence[str | int], message: str) -> EditError:
         """An error about what stands at a path of keys."""
-        return EditError(f"{self.where(path)}: {message}")
+        return RecipeError(f"{self.where(path)}: {cut(message, 900)}")
 
+    def renamed(self, key: str, to: str) -> "Document":
+        """The document whose messages take one key's line for another's."""
+        return replace(self, lines={**self.lines, (to,): self.lines.get((key,), 1)})
 
-def key_text(path: Sequence[str | int]) -> str:
-    """A path of keys as a person writes it.
-
-    >>> key_text(("models", 0, "parameters", "weight"))
-    'models[0].parameters.weight'
-    """
-    text = ""
-    for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
-    return text
+    @contextmanager
+    def located(self, path: Sequence[str | int] = ()) -> Iterator[None]:
+        """Says of an error that is raised within what line of the recipe it comes from."""
+        try:
+            yield
+        except (RecipeError, UnusableInput):
+            raise
+        except EditError as error:
+            key = key_text(path)
+            named = f"{error}" if key in str(error) else f"{key}: {error}"
+            raise self.error(path, named) from error
 
 
 def read_documents(source: "str | Path | Mapping[str, Any] | Sequence[Any]") -> list[Document]:
@@ -91,20 +93,7 @@ def parse_text(text: str, file: str) -> list[Document]:
     """
     if len(text) > _MOST_BYTES:
         raise EditError(f"{file}: is larger than {_MOST_BYTES} bytes, which no recipe is")
-    documents = []
-    reader = _Reader(file)
-    try:
-        for node in yaml.compose_all(text, Loader=_Loader):
-            if node is None or (isinstance(node, yaml.ScalarNode) and node.value == ""):
-                continue
-            documents.append(reader.document(node))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = 1 if mark is None else mark.line + 1
-        what = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise EditError(f"{file}:{line}: is no YAML: {what}") from None
-    except RecursionError:
-        raise EditError(f"{file}:1: is nested deeper than {_DEEPEST} levels") from None
+    documents = [Document(data, file, lines) for data, lines in read_yaml(text, file)]
     if not documents:
         raise EditError(f"{file}:1: is empty, expected a recipe (`rledit recipes` has some)")
     return documents
@@ -141,89 +130,6 @@ def _from_json(path: Path, text: str) -> list[Document]:
     return [Document(_plain(dict(one), path.name), path.name) for one in several]
 
 
-class _Loader(yaml.SafeLoader):
-    """Composes nodes only; the values are made here."""
-
-
-class _Reader:
-    """Turns nodes into plain values and notes their lines."""
-
-    def __init__(self, file: str) -> None:
-        self._file = file
-        self._nodes = 0
-
-    def document(self, node: yaml.Node) -> Document:
-        lines: dict[KeyPath, int] = {}
-        data = self._value(node, (), lines)
-        if not isinstance(data, dict):
-            raise EditError(
-                f"{self._file}:{node.start_mark.line + 1}: is {_kind(data)}, expected keys and "
-                "values such as merge_method: linear"
-            )
-        return Document(data, self._file, lines)
-
-    def _fail(self, node: yaml.Node, message: str) -> EditError:
-        return EditError(f"{self._file}:{node.start_mark.line + 1}: {message}")
-
-    def _value(self, node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int]) -> Any:
-        self._nodes += 1
-        if self._nodes > _MOST_NODES:
-            raise self._fail(node, f"has more than {_MOST_NODES} values, aliases followed")
-        if len(path) > _DEEPEST:
-            raise self._fail(node, f"is nested deeper than {_DEEPEST} levels")
-        if not node.tag.startswith(_TAG) or node.tag.removeprefix(_TAG) not in _TAGS:
-            raise self._fail(node, f"{key_text(path)} has the tag {node.tag}: only plain values")
-        lines.setdefault(path, node.start_mark.line + 1)
-        if isinstance(node, yaml.ScalarNode):
-            return self._scalar(node, path)
-        if isinstance(node, yaml.SequenceNode):
-            return [self._value(one, (*path, i), lines) for i, one in enumerate(node.value)]
-        return self._mapping(node, path, lines)
-
-    def _mapping(
-        self, node: yaml.MappingNode, path: KeyPath, lines: dict[KeyPath, int]
-    ) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for key, value in self._pairs(node):
-            if not isinstance(key, yaml.ScalarNode):
-                raise self._fail(key, f"{key_text(path)} has a key that is no text")
-            name = key.value
-            if name in found:
-                where = f" in {key_text(path)}" if path else ""
-                raise self._fail(key, f"{name!r} is written twice{where}")
-            lines[(*path, name)] = key.start_mark.line + 1
-            found[name] = self._value(value, (*path, name), lines)
-        return found
-
-    def _pairs(self, node: yaml.MappingNode) -> Iterator[tuple[yaml.Node, yaml.Node]]:
-        """The keys and values, those of a merged mapping (`<<: *other`) after the own ones."""
-        own = [(k, v) for k, v in node.value if k.tag != f"{_TAG}merge"]
-        yield from own
-        names = {key.value for key, _ in own}
-        for key, value in node.value:
-            if key.tag == f"{_TAG}merge":
-                if not isinstance(value, yaml.MappingNode):
-                    raise self._fail(key, "<< merges something that is no mapping")
-                yield from ((k, v) for k, v in value.value if k.value not in names)
-
-    def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Any:
-        text = node.value
-        if node.style is not None or (node.tag == f"{_TAG}str" and not _FLOAT.fullmatch(text)):
-            return text
-        if text.lower() in _WORDS:
-            return _WORDS[text.lower()]
-        if _INT.fullmatch(text):
-            return int(text)
-        if _NOT_FINITE.fullmatch(text):
-            raise self._fail(node, f"{key_text(path)} is {text}, expected a finite number")
-        if _FLOAT.fullmatch(text):
-            number = float(text)
-            if not math.isfinite(number):
-                raise self._fail(node, f"{key_text(path)} is {text}, expected a finite number")
-            return number
-        return text
-
-
 def _plain(value: Any, file: str = "", path: KeyPath = ()) -> Any:
     """Data that came from Python or JSON as plain values.
 
@@ -231,12 +137,13 @@ def _plain(value: Any, file: str = "", path: KeyPath = ()) -> Any:
         EditError: something else is in it, or it is nested too deep.
     """
     where = f"{file}:1" if file else "recipe"
-    if len(path) > _DEEPEST:
-        raise EditError(f"{where}: is nested deeper than {_DEEPEST} levels")
+    if len(path) > DEEPEST:
+        raise EditError(f"{where}: is nested deeper than {DEEPEST} levels")
     if isinstance(value, Mapping):
         for key in value:
-            if not isinstance(key, str):
-                raise EditError(f"{where}: {key_text(path)} has the key {key!r}, expected a text")
+            if not isinstance(key, str) or not is_text(key):
+                home = key_text(path) or "the recipe"
+                raise EditError(f"{where}: {home} has the key {shown(key)}, expected a text")
         return {key: _plain(one, file, (*path, key)) for key, one in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(one, file, (*path, i)) for i, one in enumerate(value)]
@@ -244,11 +151,9 @@ def _plain(value: Any, file: str = "", path: KeyPath = ()) -> Any:
         return str(value)
     if isinstance(value, float) and not math.isfinite(value):
         raise EditError(f"{where}: {key_text(path)} is {value}, expected a finite number")
+    if isinstance(value, str) and not is_text(value):
+        raise EditError(f"{where}: {key_text(path)} is {shown(value)}, expected a text")
     if value is None or isinstance(value, str | bool | int | float):
         return value
     kind = type(value).__name__
     raise EditError(f"{where}: {key_text(path)} is of type {kind}, expected plain values")
-
-
-def _kind(value: Any) -> str:
-    return "a list" if isinstance(value, list) else "a single value"

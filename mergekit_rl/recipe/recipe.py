@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from mergekit_rl.recipe.checks import check_models, check_parameters, told
-from mergekit_rl.recipe.document import Document, key_text, read_documents
+from mergekit_rl.recipe.document import Document, read_documents
 from mergekit_rl.recipe.faults import readable
 from mergekit_rl.recipe.reference import ModelReference
 from mergekit_rl.recipe.schema import (
@@ -22,6 +22,7 @@ from mergekit_rl.recipe.schema import (
     TokenRow,
 )
 from mergekit_rl.recipe.settings import Level, resolve
+from mergekit_rl.recipe.yaml_reader import KeyPath, key_text
 from mergekit_rl.registry import Function, find_method
 
 __all__ = ["Block", "Piece", "Recipe", "Source", "StageCall", "load"]
@@ -42,13 +43,14 @@ class Source:
         layers: [first, end) of its layers; None for the whole model.
         parameters: settings written there.
         preprocess: what is done to its delta, those of the whole recipe first.
+        path: the keys that lead to the entry.
     """
 
     model: ModelReference
     layers: tuple[int, int] | None
     parameters: Mapping[str, Any]
     preprocess: tuple[StageCall, ...]
-    where: str
+    path: KeyPath
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Piece:
     sources: tuple[Source, ...]
     base_model: ModelReference | None
     parameters: Mapping[str, Any]
-    where: str
+    path: KeyPath
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Recipe:
         blocks: what is merged.
         tokenizer: the vocabulary of the output; None for the donor's.
         notes: what is accepted and changes nothing.
-        document: the plain data, for provenance.
+        document: what was read, for provenance and messages.
         entry: the rest of the recipe as it was read.
     """
 
@@ -87,7 +89,7 @@ class Recipe:
     blocks: tuple[Block, ...]
     tokenizer: TokenizerEntry | None
     notes: tuple[str, ...]
-    document: Mapping[str, Any]
+    document: Document
     entry: MergeRecipe
 
     @property
@@ -137,7 +139,7 @@ class Recipe:
 
     def models(self) -> tuple[ModelReference, ...]:
         """All models, each once, in order of appearance; a base that is not listed first."""
-        return tuple(dict.fromkeys(self._named()))
+        return tuple(dict.fromkeys(model for _, model in self._named()))
 
     def wants(self, name: str, layer: int | None, kind: str) -> bool:
         """Whether include and exclude let a tensor through."""
@@ -165,7 +167,7 @@ class Recipe:
             EditError: a setting without a value.
         """
         shared = [
-            Level(piece.parameters, output, piece.where),
+            Level(piece.parameters, output, key_text(piece.path)),
             Level(block.parameters, output, f"modules.{block.name}"),
             Level(self.entry.parameters, output, "parameters"),
         ]
@@ -177,7 +179,7 @@ class Recipe:
                 found = [
                     resolve(
                         setting,
-                        [Level(source.parameters, name, source.where), *shared],
+                        [Level(source.parameters, name, key_text(source.path)), *shared],
                         t,
                     )
                     for source, name in inputs
@@ -190,38 +192,40 @@ class Recipe:
                 values[setting.parameter], origins[setting.parameter] = value, where
         return values, origins
 
-    def _named(self) -> Iterator[ModelReference]:
-        listed = [s.model for b in self.blocks for p in b.pieces for s in p.sources]
-        if self.base_model is not None and self.base_model not in listed:
-            yield self.base_model
-        for block in self.blocks:
-            for piece in block.pieces:
-                if piece.base_model is not None and piece.base_model not in listed:
-                    yield piece.base_model
+    def path_of(self, model: ModelReference) -> KeyPath:
+        """The keys that lead to where a model is first named."""
+        return next(path for path, one in self._named() if one == model)
+
+    def written(self, setting: str, piece: Piece | None) -> KeyPath:
+        """The keys that lead to where a setting is written for the tensors of a piece."""
+        homes = () if piece is None else (*(s.path for s in piece.sources), piece.path)
+        homes += (piece.path[:2] if piece and piece.path[:1] == ("modules",) else (), ())
+        paths = [(*home, "parameters", setting) for home in homes]
+        return next((path for path in paths if path in self.document.lines), ("parameters",))
+
+    def _named(self) -> Iterator[tuple[KeyPath, ModelReference]]:
+        """(path of keys, model) wherever one is named; a base that is not listed first."""
+        pieces = [piece for block in self.blocks for piece in block.pieces]
+        listed = [((*s.path, "model"), s.model) for piece in pieces for s in piece.sources]
+        bases = [(("base_model",), self.base_model)]
+        bases += [((*piece.path, "base_model"), piece.base_model) for piece in pieces]
+        inner = [model for _, model in listed]
+        yield from ((path, one) for path, one in bases if one is not None and one not in inner)
         yield from listed
+        yield from ((path, one) for path, one in bases if one is not None)
         yield from self._consulted()
 
-    def _consulted(self) -> Iterator[ModelReference]:
+    def _consulted(self) -> Iterator[tuple[KeyPath, ModelReference]]:
         """Models that are asked for tokens or copied tensors."""
-        if not isinstance(self.rest, str):
-            yield self.rest
+        named: list[tuple[KeyPath, Any]] = [(("rest",), self.rest)]
         if self.tokenizer is not None:
-            sources = [self.tokenizer.source]
-            sources += [entry.source for entry in self.tokenizer.tokens.values()]
-            for source in sources:
+            key = ("tokenizer_source",) if self.entry.tokenizer is None else ("tokenizer", "source")
+            named.append((key, self.tokenizer.source))
+            for text, entry in self.tokenizer.tokens.items():
+                source = entry.source
                 model = source.model if isinstance(source, TokenRow) else source
-                if isinstance(model, ModelReference):
-                    yield model
-        if self.tokenizer is not None:
-            if isinstance(self.tokenizer.source, ModelReference):
-                yield self.tokenizer.source
-            for one in self.tokenizer.tokens.values():
-                if isinstance(one.source, ModelReference):
-                    yield one.source
-                elif one.source.model is not None:
-                    yield one.source.model
-        if isinstance(self.rest, ModelReference):
-            yield self.rest
+                named.append((("tokenizer", "tokens", text, "source"), model))
+        yield from ((path, model) for path, model in named if isinstance(model, ModelReference))
 
 
 def load(source: "str | Path | Mapping[str, Any] | Sequence[Any]") -> list[Recipe]:
@@ -260,10 +264,7 @@ def _recipe(document: Document) -> Recipe:
         if "merge_method" in data:
             raise document.error(("method",), "method and merge_method say the same: give one")
         data["merge_method"] = data.pop("method")
-    if isinstance(data.get("rest"), Mapping):
-        pass
-    elif isinstance(data.get("rest"), str) and data["rest"] not in ("base", "mean"):
-        data["rest"] = ModelReference.parse(data["rest"])
+        document = document.renamed("method", "merge_method")
     try:
         entry = MergeRecipe.model_validate(data)
     except ValidationError as error:
@@ -274,7 +275,7 @@ def _recipe(document: Document) -> Recipe:
         blocks=tuple(_blocks(entry)),
         tokenizer=_tokenizer(entry),
         notes=(),
-        document=document.data,
+        document=document,
         entry=entry,
     )
     check_models(recipe, document)
@@ -297,7 +298,7 @@ def _blocks(entry: MergeRecipe) -> Iterator[Block]:
         pieces = []
         if module.models is not None:
             sources = _sources(entry, module.models, (*path, "models"))
-            pieces.append(Piece(sources, None, {}, key_text(path)))
+            pieces.append(Piece(sources, None, {}, path))
         for number, one in enumerate(module.slices or ()):
             pieces.append(_piece(entry, one, (*path, "slices", number)))
         yield Block(name, tuple(pieces), module.parameters if name else {})
@@ -305,7 +306,7 @@ def _blocks(entry: MergeRecipe) -> Iterator[Block]:
 
 def _piece(entry: MergeRecipe, one: SliceEntry, path: tuple[str | int, ...]) -> Piece:
     sources = _sources(entry, one.sources, (*path, "sources"))
-    return Piece(sources, one.base_model, one.parameters, key_text(path))
+    return Piece(sources, one.base_model, one.parameters, path)
 
 
 def _sources(
@@ -317,7 +318,7 @@ def _sources(
             layers=one.layer_range if isinstance(one, SourceEntry) else None,
             parameters=one.parameters,
             preprocess=(*entry.preprocess, *(one.preprocess or ())),
-            where=key_text((*path, number)),
+            path=(*path, number),
         )
         for number, one in enumerate(listed)
     )

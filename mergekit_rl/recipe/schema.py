@@ -16,12 +16,20 @@ from pydantic import (
 
 from mergekit_rl.errors import EditError
 from mergekit_rl.recipe.reference import ModelReference
+from mergekit_rl.recipe.yaml_reader import cut, shown
 from mergekit_rl.registry import Function, find_method, find_stage
 
 DTYPE_NAMES = ("float32", "fp32", "float16", "fp16", "bfloat16", "bf16", "float64", "fp64")
 
 Dtype = Literal["float32", "fp32", "float16", "fp16", "bfloat16", "bf16", "float64", "fp64"]
-Parameters = dict[str, Any]
+
+
+def _or(nothing: type) -> BeforeValidator:
+    """A key with nothing below it says no more than its absence."""
+    return BeforeValidator(lambda value: nothing() if value is None else value)
+
+
+Parameters = Annotated[dict[str, Any], _or(dict)]
 _REFERENCE_SCHEMA = {
     "anyOf": [
         {"type": "string"},
@@ -151,8 +159,10 @@ def _selectors(value: Any) -> list[Any]:
             if isinstance(pattern, str):
                 try:
                     re.compile(pattern)
-                except re.error as error:
-                    raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+                except (re.error, OverflowError, RecursionError) as error:
+                    raise ValueError(
+                        f"{shown(pattern)} is no regular expression: {cut(str(error))}"
+                    ) from None
         found.append(one)
     return found
 
@@ -236,22 +246,30 @@ class TokenEntry(Part):
     force: bool = False
 
 
-def _vocabulary(value: Any) -> Any:
-    return value if value in ("union", "base") else ModelReference.parse(value)
+def _word_or_model(*words: str) -> Any:
+    """One of some words, or else a model."""
+
+    def parse(value: Any) -> str | ModelReference:
+        if isinstance(value, str | Mapping | ModelReference):
+            return value if value in words else ModelReference.parse(value)
+        raise ValueError(f"expected {', '.join(words)} or a model")
+
+    return Annotated[
+        str | ModelReference,
+        BeforeValidator(parse),
+        WithJsonSchema({"anyOf": [{"enum": list(words)}, *_REFERENCE_SCHEMA["anyOf"]]}),
+    ]
 
 
-Vocabulary = Annotated[
-    Literal["union", "base"] | ModelReference,
-    BeforeValidator(_vocabulary),
-    WithJsonSchema({"anyOf": [{"enum": ["union", "base"]}, *_REFERENCE_SCHEMA["anyOf"]]}),
-]
+Vocabulary = _word_or_model("union", "base")
+Rest = _word_or_model("base", "mean")
 
 
 class TokenizerEntry(Part):
     """The vocabulary of the output."""
 
     source: Vocabulary = "union"
-    tokens: dict[str, TokenEntry] = Field(default_factory=dict)
+    tokens: Annotated[dict[str, TokenEntry], _or(dict)] = Field(default_factory=dict)
     pad_to_multiple_of: int | None = Field(default=None, ge=1, le=1_000_000)
 
 
@@ -281,9 +299,9 @@ class MergeRecipe(Part):
     chat_template: str | None = None
     include: Selectors | None = None
     exclude: Selectors | None = None
-    preprocess: list[Before] = Field(default_factory=list)
-    postprocess: list[After] = Field(default_factory=list)
-    rest: str | Reference = "base"
+    preprocess: Annotated[list[Before], _or(list)] = Field(default_factory=list)
+    postprocess: Annotated[list[After], _or(list)] = Field(default_factory=list)
+    rest: Rest = "base"
     seed: int = Field(default=0, ge=0, le=2**63 - 1)
     embeddings: Literal["tie", "untie"] | None = None
 

@@ -71,11 +71,9 @@ def test_wrong_use_is_exit_code_2():
     assert usage("methods", "ties", "sce").startswith("Got unexpected extra argument")
 
 
-@pytest.mark.xfail(strict=True, reason="the documentation is printed with the parameter's name")
 def test_settings_have_the_names_that_recipes_use_throughout():
     assert "lambda_" not in rledit("methods", "ties").stdout
 
 
-@pytest.mark.xfail(strict=True, reason="the plural is written whatever the number")
 def test_one_model_is_no_plural():
     assert rledit("methods", "slerp").stdout.startswith("slerp: merges 1 model and a base_model\n")

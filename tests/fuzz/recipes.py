@@ -55,7 +55,7 @@ _LINE = re.compile(r"recipe\.yaml:(\d+): (.*)", re.DOTALL)
 # Errors about the text as a whole, which is about no key.
 _NO_KEY = re.compile(
     r"is no YAML: |is nested deeper|has more than \d+ values|is empty, expected|expected keys and"
-    r" values|has no name: "
+    r" values|has no name: |has a key that is no text|half a surrogate"
 )
 
 

@@ -1,4 +1,6 @@
-"""Every method against its formula in fp64 NumPy."""
+"""Every method against its formula in fp64 NumPy; EXAMPLES sets how many draws of each."""
+
+import os
 
 import numpy as np
 import pytest
@@ -36,7 +38,7 @@ def masks_of(method, deltas, values, ctx):
 
 
 @pytest.mark.parametrize("name", [name for name in methods() if name in REFERENCES])
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=int(os.environ.get("EXAMPLES", "250")), deadline=None)
 @given(data=st.data())
 def test_method_is_its_formula(name, data):
     method = find_method(name)

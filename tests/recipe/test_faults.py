@@ -83,7 +83,6 @@ def test_unknown_key(case, message):
     assert message(text) == words
 
 
-@pytest.mark.xfail(strict=True, reason="pydantic tells of the absent key before the unknown one")
 @pytest.mark.parametrize(
     ("text", "line", "key"),
     [
@@ -186,7 +185,6 @@ def test_unknown_method_like_none_lists_all(message):
     assert found == f"r.yaml:1: there is no merge method 'qqqqqq'; there are {', '.join(methods())}"
 
 
-@pytest.mark.xfail(strict=True, reason="method is renamed before its line is looked up")
 def test_unknown_method_under_its_other_key_has_that_keys_line(message):
     assert message("models: [{model: a}]\nmethod: tiess") == (
         "r.yaml:2: there is no merge method 'tiess'; did you mean 'ties'?"
@@ -271,7 +269,7 @@ def test_value_of_a_setting(text, message):
         ),
         ("exclude: [{kinds: q_proj}]", "exclude[0].kinds is 'q_proj', expected a valid list"),
         ("chat_template: 3", "chat_template is 3, expected a valid string"),
-        ("rest: 3", "rest is 3, expected a valid string"),
+        ("rest: 3", "rest is 3, expected base, mean or a model"),
         ("name: ''", "name: String should have at least 1 character"),
     ],
 )  # fmt: skip
@@ -375,29 +373,23 @@ def test_long_values_are_cut():
     assert str(caught.value) == f"recipe: models is '{'a' * 56}…, expected a valid list"
 
 
-# What still ends in a traceback, or in less than it should.
+# Kinds of faults that are easily let through.
 
 
-@pytest.mark.xfail(strict=True, raises=ValueError, reason="rest is parsed outside of pydantic")
 @pytest.mark.parametrize("value", ["''", "a+", "' '"])
 def test_rest_that_is_no_reference(value, message):
     assert message(f"{TIES}rest: {value}").startswith("r.yaml:8: rest is ")
 
 
-@pytest.mark.xfail(strict=True, reason="pydantic names the alternative of a union like a key")
 def test_rest_of_another_form_names_the_key_alone(message):
     assert message(f"{TIES}rest: {{modle: a}}").startswith("r.yaml:8: rest is {'modle': 'a'}")
 
 
-@pytest.mark.xfail(
-    strict=True, raises=(OverflowError, RecursionError), reason="re.compile raises these too"
-)
 @pytest.mark.parametrize("pattern", ["a{99999999999}", "(" * 6000 + ")" * 6000])
 def test_pattern_that_re_cannot_compile(pattern, message):
     assert "is no regular expression" in message(f"{TIES}include: ['{pattern}']")
 
 
-@pytest.mark.xfail(strict=True, reason="pydantic's own words for lists that are too short")
 @pytest.mark.parametrize("key", ["models", "slices"])
 def test_empty_list_is_told_in_our_words(key, message):
     assert message(f"{LINEAR}{key}: []").startswith(f"r.yaml:3: {key} is [], expected ")

@@ -159,7 +159,6 @@ def test_setting_that_a_method_ignores_is_said_to_be():
     assert recipe.notes == ("weight changes nothing: model_stock does not use it",)
 
 
-@pytest.mark.xfail(strict=True, raises=EditError, reason="null is taken for a value, not for none")
 @pytest.mark.parametrize("place", ["recipe", "model"])
 def test_parameters_with_nothing_below_are_none(place):
     text = "merge_method: linear\nparameters:\nmodels:\n  - model: a\n    parameters: {weight: 1}\n"

@@ -8,6 +8,7 @@ from mergekit_rl.errors import EditError
 from mergekit_rl.io.chat_template import CONFIG, LEGACY, TEMPLATE, read_chat_template
 from mergekit_rl.io.jsonfile import read_object
 from mergekit_rl.pipeline.merging.tokens import Vocabularies
+from mergekit_rl.recipe.yaml_reader import shown
 from mergekit_rl.registry import suggestion
 
 _CHATML = """\
@@ -72,7 +73,9 @@ def chat_template(asked: str | None, vocabularies: Vocabularies) -> str | None:
     if "{{" not in asked and "{%" not in asked:
         names = ["auto", *BUILT_IN]
         hint = suggestion(asked, names) or f": it has {', '.join(names)}"
-        raise EditError(f"chat_template: there is no template {asked!r}{hint}; or write Jinja text")
+        raise EditError(
+            f"chat_template: there is no template {shown(asked)}{hint}; or write Jinja text"
+        )
     import jinja2
 
     try:

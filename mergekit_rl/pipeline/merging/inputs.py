@@ -79,12 +79,11 @@ def open_inputs(
     references = recipe.models()
     opened: dict[str, Checkpoint] = dict(earlier)
     base = recipe.base_model
-    if base is not None:
-        opened[str(base)] = _open(base, places, opened, None)
-    for reference in references:
+    for reference in (*((base,) if base else ()), *references):
         if str(reference) not in opened:
-            over = None if base is None else opened[str(base)]
-            opened[str(reference)] = _open(reference, places, opened, over)
+            over = None if base is None or reference == base else opened[str(base)]
+            with recipe.document.located(recipe.path_of(reference)):
+                opened[str(reference)] = _open(reference, places, opened, over)
     labels = tuple(map(str, references))
     giver = base or next(
         (p.base_model for b in recipe.blocks for p in b.pieces if p.base_model), None

@@ -1,17 +1,14 @@
 """Where every tensor of the output comes from: layer by layer, piece by piece."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from mergekit_rl.errors import EditError
 from mergekit_rl.io.modules import is_embedding, is_head
 from mergekit_rl.io.names import split_layer
 from mergekit_rl.pipeline.merging.inputs import Inputs, shown
+from mergekit_rl.pipeline.merging.stacks import Stacks, depth, in_module
 from mergekit_rl.recipe.recipe import Block, Piece, Recipe, Source
-
-_TOWERS = re.compile(r"vision|visual|vit\b|image|audio|speech|projector|mtp", re.IGNORECASE)
-_TEXT = ("text", "text_decoder", "text_model", "language_model")
+from mergekit_rl.recipe.yaml_reader import key_text
 
 
 @dataclass(frozen=True)
@@ -88,9 +85,7 @@ class _Placer:
         self._inputs = inputs
         self._donor = inputs.models[inputs.donor]
         self._layers: list[tuple[int, int]] | None = None
-        self._stacks: dict[tuple[int, str], str] = {}
-        self._counts: dict[int, dict[str, int]] = {}
-        self._suffixes: dict[tuple[int, str], dict[int, list[str]]] = {}
+        self._stacks = Stacks(recipe, inputs)
 
     def placed(self) -> Placed:
         blocks = self._blocks()
@@ -104,7 +99,7 @@ class _Placer:
                 places.append(self._same(name, block, block.pieces[0]))
             else:
                 split = split_layer(name)
-                if split is None or split[0] != self._stack(self._inputs.donor, block):
+                if split is None or split[0] != self._stacks.prefix(self._inputs.donor, block):
                     piece = block.pieces[0 if is_embedding(name) else -1]
                     places.append(self._outside(name, block, piece))
                 elif block.name not in begun:
@@ -125,15 +120,16 @@ class _Placer:
         others = [block for block in self._recipe.blocks if block.name in ("", "default")]
         found: dict[str, Block | None] = {}
         for name in self._donor.tensors:
-            home = next((block for block in named if _in_module(name, block.name)), None)
+            home = next((block for block in named if in_module(name, block.name)), None)
             found[name] = home or (others[0] if others else None)
         for block in named:
             if block not in found.values():
                 parts = {part for name in self._donor.tensors for part in name.split(".")[:3]}
                 words = sorted(part for part in parts if not part.isdigit())
-                raise EditError(
+                raise self._recipe.document.error(
+                    ("modules", block.name),
                     f"modules.{block.name} names no part of the model; its tensors' names begin "
-                    f"with {', '.join(words[:8])}"
+                    f"with {', '.join(words[:8])}",
                 )
         return found
 
@@ -143,12 +139,12 @@ class _Placer:
             yield f"no module of the recipe names {shown(alone)}: copied"
 
     def _alone(self, name: str) -> Place:
-        layer, layers, t = self._depth(name)
+        layer, layers, t = self._stacks.depth(self._inputs.donor, name)
         return Place(name, self._inputs.donor, name, (), None, layer, layers, t, None, None)
 
     def _same(self, name: str, block: Block, piece: Piece) -> Place:
         """A tensor that has the same name in every model."""
-        layer, layers, t = self._depth(name)
+        layer, layers, t = self._stacks.depth(self._inputs.donor, name)
         base = self._base(piece)
         sources = self._sources(piece, base, lambda source: name)
         return Place(
@@ -163,20 +159,23 @@ class _Placer:
     def _stacked(self, block: Block) -> Iterator[Place]:
         """The tensors of all layers of a module whose pieces name layers."""
         if self._layers is not None:
-            raise EditError("only one module of a recipe can have slices; give the others models")
+            raise self._recipe.document.error(
+                ("modules", block.name),
+                f"modules.{block.name}: only one module of a recipe can have slices; give the "
+                "others models",
+            )
         self._layers = []
-        prefix = self._stack(self._inputs.donor, block)
+        prefix = self._stacks.prefix(self._inputs.donor, block)
         total = sum(
             piece.sources[0].layers[1] - piece.sources[0].layers[0] for piece in block.pieces
         )
-        for at, piece in enumerate(block.pieces):
-            where = f"slices[{at}]"
+        for piece in block.pieces:
             for source in piece.sources:
-                self._check_range(source, block, where)
+                self._check_range(source, block)
             length = piece.sources[0].layers[1] - piece.sources[0].layers[0]
             for i in range(length):
                 yield from self._layer(
-                    block, piece, i, (len(self._layers), total), _depth(i, length), prefix, where
+                    block, piece, i, (len(self._layers), total), depth(i, length), prefix
                 )
                 first = piece.sources[0]
                 self._layers.append((self._inputs.number(first.model), first.layers[0] + i))
@@ -189,7 +188,6 @@ class _Placer:
         place: tuple[int, int],
         t: float,
         prefix: str,
-        where: str,
     ) -> Iterator[Place]:
         """The tensors of one layer of the output."""
         base = self._base(piece)
@@ -197,24 +195,25 @@ class _Placer:
         holder = listed.get(base, piece.sources[0])
         donor = self._inputs.number(holder.model) if base is None else base
         theirs = holder.layers[0] + i
-        suffixes = self._held(donor, block, theirs)
+        suffixes = self._stacks.suffixes(donor, block, theirs)
         for source in piece.sources:
             model = self._inputs.number(source.model)
-            other = self._held(model, block, source.layers[0] + i)
+            other = self._stacks.suffixes(model, block, source.layers[0] + i)
             odd = sorted(set(suffixes) ^ set(other))
             if odd:
-                raise EditError(
-                    f"{where}: layer {source.layers[0] + i} of {source.model} and layer {theirs} "
-                    f"of {holder.model} do not hold the same tensors ({odd[0].lstrip('.')}): only "
-                    "layers of one kind can be merged"
+                raise self._recipe.document.error(
+                    source.path,
+                    f"{key_text(piece.path)}: layer {source.layers[0] + i} of {source.model} and "
+                    f"layer {theirs} of {holder.model} do not hold the same tensors "
+                    f"({odd[0].lstrip('.')}): only layers of one kind can be merged",
                 )
         for suffix in suffixes:
 
             def named(source: Source, suffix: str = suffix) -> str:
-                stack = self._stack(self._inputs.number(source.model), block)
+                stack = self._stacks.prefix(self._inputs.number(source.model), block)
                 return f"{stack}{source.layers[0] + i}{suffix}"
 
-            own = f"{self._stack(donor, block)}{theirs}{suffix}"
+            own = f"{self._stacks.prefix(donor, block)}{theirs}{suffix}"
             yield Place(
                 f"{prefix}{place[0]}{suffix}",
                 donor,
@@ -249,76 +248,12 @@ class _Placer:
         found = self._inputs.find(base, name)
         return None if found is None else (base, found)
 
-    def _depth(self, name: str) -> tuple[int | None, int, float]:
-        """(layer, layers, depth) of a tensor of the donor."""
-        split = split_layer(name)
-        if split is None:
-            return None, 0, 0.0
-        count = self._count(self._inputs.donor)[split[0]]
-        return split[1], count, _depth(split[1], count)
-
-    def _count(self, model: int) -> dict[str, int]:
-        """{what stands before the layer's number: how many layers} of a model's stacks."""
-        if model not in self._counts:
-            counts: dict[str, int] = {}
-            for name in self._inputs.models[model].tensors:
-                split = split_layer(name)
-                if split is not None:
-                    counts[split[0]] = max(counts.get(split[0], 0), split[1] + 1)
-            self._counts[model] = counts
-        return self._counts[model]
-
-    def _stack(self, model: int, block: Block) -> str:
-        """What stands before the layer's number in the names of the stack that slices are of."""
-        key = model, block.name
-        if key not in self._stacks:
-            self._stacks[key] = self._find_stack(model, block)
-        return self._stacks[key]
-
-    def _find_stack(self, model: int, block: Block) -> str:
-        counts = self._count(model)
-        if block.name not in ("", "default"):
-            found = [prefix for prefix in counts if _in_module(prefix, block.name)]
-        else:
-            found = [prefix for prefix in counts if not _TOWERS.search(prefix)]
-        if len(found) != 1:
-            label = self._inputs.labels[model]
-            what = f"{len(found)} stacks of layers ({shown(found)})" if found else "no layers"
-            raise EditError(
-                f"slices are of one stack of layers, and {label} has {what}: name it in modules"
-            )
-        return found[0]
-
-    def _held(self, model: int, block: Block, layer: int) -> list[str]:
-        """What follows the layer's number in the names of one layer's tensors."""
-        key = model, block.name
-        if key not in self._suffixes:
-            prefix = self._stack(model, block)
-            found: dict[int, list[str]] = {}
-            for name in self._inputs.models[model].tensors:
-                split = split_layer(name)
-                if split is not None and split[0] == prefix:
-                    found.setdefault(split[1], []).append(split[2])
-            self._suffixes[key] = found
-        return self._suffixes[key].get(layer, [])
-
-    def _check_range(self, source: Source, block: Block, where: str) -> None:
-        model = self._inputs.number(source.model)
-        count = self._count(model)[self._stack(model, block)]
+    def _check_range(self, source: Source, block: Block) -> None:
+        count = self._stacks.count(self._inputs.number(source.model), block)
         if source.layers[1] > count:
-            raise EditError(
-                f"{where}: layer_range is {list(source.layers)} and {source.model} has {count} "
-                f"layers: the end may be {count} at most"
+            at = (*source.path, "layer_range")
+            raise self._recipe.document.error(
+                at,
+                f"{key_text(at)} is {list(source.layers)} and {source.model} has {count} layers: "
+                f"the end may be {count} at most",
             )
-
-
-def _depth(layer: int, layers: int) -> float:
-    """The place of a layer among others, 0 to 1; 1 for a single one."""
-    return 1.0 if layers == 1 else layer / (layers - 1)
-
-
-def _in_module(name: str, module: str) -> bool:
-    parts = name.split(".")
-    if module in parts:
-        return True
-    return module in _TEXT and not _TOWERS.search(name)

@@ -105,7 +105,7 @@ class Plan:
     def document(self) -> dict[str, Any]:
         """The recipe's document that makes this output again."""
         asked = {"out_dtype": self.asked_dtype} if self.asked_dtype else {}
-        return {**self.recipe.document, **asked}
+        return {**self.recipe.document.data, **asked}
 
     @property
     def tensors(self) -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -39,8 +39,11 @@ class _Planner:
         self._asked = dtype
         asked = dtype or recipe.out_dtype or recipe.dtype
         self._dtype = None if asked is None else DTYPES[asked]
-        self._rows = TokenRows.of(recipe, inputs)
-        self._chat = chat_template(recipe.chat_template, inputs.vocabularies)
+        key = "tokenizer_source" if recipe.entry.tokenizer is None else "tokenizer"
+        with recipe.document.located((key,)):
+            self._rows = TokenRows.of(recipe, inputs)
+        with recipe.document.located(("chat_template",)):
+            self._chat = chat_template(recipe.chat_template, inputs.vocabularies)
         self._left_out: dict[str, list[str]] = {}
         self._checked: set[str] = set()
 
@@ -48,8 +51,9 @@ class _Planner:
         layout = placed(self._recipe, self._inputs)
         outputs = tuple(self._output(place) for place in layout.places if not self._drops(place))
         if not any(output.method is not None for output in outputs):
-            raise EditError(
-                "the recipe merges no tensor: include, exclude and the models' names leave none"
+            raise self._recipe.document.error(
+                ("exclude" if self._recipe.entry.include is None else "include",),
+                "the recipe merges no tensor: include, exclude and the models' names leave none",
             )
         notes = [*self._recipe.notes, *layout.notes]
         notes += self._rows.notes if self._rows else ()
@@ -100,9 +104,10 @@ class _Planner:
             return self._copy(place, info, own, "no expert has it")
         if len(having) < len(found):
             lacking = next(source for source, name in found if name is None)
-            raise EditError(
+            raise self._recipe.document.error(
+                lacking.path,
                 f"{place.name} is in {having[0].model} and not in {lacking.model}: merge models "
-                "that have the same tensors, or leave it out with exclude"
+                "that have the same tensors, or leave it out with exclude",
             )
         inputs = tuple(
             Input(model, name, source.preprocess)
@@ -113,7 +118,7 @@ class _Planner:
         settings, origins = self._recipe.settings(
             place.block, place.piece, [(s, n) for s, n in found], place.name, place.t
         )
-        self._check_settings(place.name, settings)
+        self._check_settings(place, settings)
         return Output(
             name=place.name,
             dtype=self._dtype or info.dtype,
@@ -212,7 +217,7 @@ class _Planner:
             raise EditError(f"{name} is {info.shape} in {ours} and {theirs} in {here}: {remedy}")
         return rows, (self._rows.count, *info.shape[1:]) if rows else info.shape
 
-    def _check_settings(self, name: str, settings: Mapping[str, Any]) -> None:
+    def _check_settings(self, place: Place, settings: Mapping[str, Any]) -> None:
         check = self._recipe.method.check
         if check is None:
             return
@@ -222,7 +227,10 @@ class _Planner:
             try:
                 check(**settings)
             except EditError as error:
-                raise EditError(f"{name}: {error}") from None
+                # The line of the setting that the error speaks of, whose name it has in it.
+                named = [name for name in self._recipe.method.settings if name in str(error)]
+                path = self._recipe.written(named[0], place.piece) if named else ("parameters",)
+                raise self._recipe.document.error(path, f"{place.name}: {error}") from None
 
     def _extra(self, layout: Placed) -> list[str]:
         """Notes on tensors that models have and the output does not.

@@ -134,11 +134,13 @@ class Run:
             raise EditError(f"--dtype is {dtype!r}, expected one of {', '.join(DTYPES)}")
         documents = load(recipe)
         results: dict[str, MergedCheckpoint] = {}
-        for document in documents[:-1]:
-            plan = plan_merge(document, open_inputs(document, places or {}, results))
-            results[document.name] = MergedCheckpoint(document.name, plan)
+        for one in documents[:-1]:
+            with one.document.located():
+                plan = plan_merge(one, open_inputs(one, places or {}, results))
+                results[one.name] = MergedCheckpoint(one.name, plan)
         last = documents[-1]
-        plan = plan_merge(last, open_inputs(last, places or {}, results), dtype)
+        with last.document.located():
+            plan = plan_merge(last, open_inputs(last, places or {}, results), dtype)
         return Run(plan, tuple(_used(plan)), devices, workers, shard_bytes)
 
     @property

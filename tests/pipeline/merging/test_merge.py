@@ -89,7 +89,7 @@ def test_tensor_that_one_expert_lacks_is_refused_by_name(tmp_path):
     name = "model.layers.1.mlp.up_proj.weight"
     rewrite(models["b"], lambda t: {k: v for k, v in t.items() if k != name})
     message = refused(recipe(models, "linear", "a", "b"), tmp_path / "out")
-    assert message.startswith(f"{name} is in {models['a']} and not in {models['b']}")
+    assert message.startswith(f"recipe: {name} is in {models['a']} and not in {models['b']}")
     merged = merge(recipe(models, "linear", "a", "b", exclude=["up_proj"]), tmp_path / "out")
     assert merged.copied == {"left out by include or exclude": 2}
 
@@ -215,7 +215,8 @@ def test_layer_beyond_the_model_is_refused(llama, tmp_path):
     }
     message = refused(source, tmp_path / "out")
     assert message == (
-        f"slices[0]: layer_range is [1, 3] and {llama['a']} has 2 layers: the end may be 2 at most"
+        f"recipe: slices[0].sources[0].layer_range is [1, 3] and {llama['a']} has 2 layers: "
+        "the end may be 2 at most"
     )
 
 
