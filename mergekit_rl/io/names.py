@@ -13,6 +13,7 @@ _PARAMETER = {"weight", "bias"}
 _DECODERS = ("model.", "transformer.")
 _EXPERTS = re.compile(r"(^|_)experts?$")
 # Matrices inside a layer that are no projection of attention or MLP.
+_ROUTER = re.compile(r"\.(gate|router(\.layer)?|wg)\.(weight|bias|e_score_correction_bias)$")
 _NOT_A_PROJECTION = re.compile(
     r"norm|embed|conv|router|rotary|position|relative_attention_bias|lora_|(^|\.)(ln|wte|wpe|gate"
     r"|\w+_gate|\w*bias|scale)\b|(^|\.)ln_",
@@ -74,6 +75,15 @@ def is_projection(name: str, shape: tuple[int, ...]) -> bool:
     if min(shape[-2:]) < 2 or _NOT_A_PROJECTION.search(name):
         return False
     return name.endswith(".weight") if len(shape) == 2 else is_expert_stack(name, shape)
+
+
+def is_router(name: str) -> bool:
+    """Whether a tensor of a layer chooses experts.
+
+    >>> is_router("layers.0.mlp.gate.weight"), is_router("layers.0.mlp.gate_proj.weight")
+    (True, False)
+    """
+    return layer_index(name) is not None and _ROUTER.search(name) is not None
 
 
 def match_names(base: Iterable[str], other: Mapping[str, object] | set[str]) -> dict[str, str]:

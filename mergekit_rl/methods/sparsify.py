@@ -95,10 +95,12 @@ def dare(delta: Tensor, density: float, key: int, rescale: DareRescale | None) -
         return Part(flat)
     mask = np.empty(flat.numel(), dtype=bool)
     rng = _rng(key)
-    numbers = np.empty(min(PIECE, flat.numel()), dtype=np.float32)
+    # Of 2³² equally likely numbers, those below; two of them from each draw.
+    below = np.uint32(min(round(density * 2**32), 2**32 - 1))
     for start in range(0, flat.numel(), PIECE):
         out = mask[start : start + PIECE]
-        np.less(rng.random(out=numbers[: len(out)], dtype=np.float32), density, out=out)
+        numbers = rng.integers(0, 2**64, (len(out) + 1) // 2, dtype=np.uint64).view(np.uint32)
+        np.less(numbers[: len(out)], below, out=out)
     part = Part(flat, mask=_mask(mask, flat))
     if rescale == "density" and density > 0:
         return replace(part, factor=1 / density)

@@ -17,12 +17,12 @@ from mergekit_rl.pipeline.merging.run import Run
 from mergekit_rl.recipe.schema import (
     MergeRecipe,
     ModuleEntry,
-    Selector,
     SliceEntry,
     SourceEntry,
     TokenizerEntry,
     TokenRow,
 )
+from mergekit_rl.recipe.schema_parts import Selector
 from mergekit_rl.registry import methods, stages
 from mergekit_rl.shipped import shipped_recipes
 

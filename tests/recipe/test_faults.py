@@ -4,7 +4,7 @@ import pytest
 
 import mergekit_rl.methods  # noqa: F401
 from mergekit_rl import EditError
-from mergekit_rl.recipe.recipe import load
+from mergekit_rl.recipe.load import load
 from mergekit_rl.registry import methods
 
 TIES = """\
@@ -44,7 +44,7 @@ KEYS = {
         TIES + "colour: red",
         "r.yaml:8: unknown key 'colour'; known are name, merge_method, models, slices, modules, "
         "base_model, parameters, dtype, out_dtype, tokenizer_source, tokenizer, chat_template, "
-        "include, exclude, preprocess, postprocess, rest, seed, embeddings",
+        "include, exclude, preprocess, postprocess, rest, router, seed, embeddings",
     ),
     "of a model": (
         LINEAR + "models:\n  - model: a\n    parameter: {weight: 1}",

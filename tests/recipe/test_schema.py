@@ -9,9 +9,10 @@ from pydantic import ValidationError
 import mergekit_rl.methods  # noqa: F401
 from mergekit_rl import EditError
 from mergekit_rl.recipe.jsonschema import json_schema
-from mergekit_rl.recipe.recipe import load
+from mergekit_rl.recipe.load import load
 from mergekit_rl.recipe.reference import ModelReference
-from mergekit_rl.recipe.schema import MergeRecipe, Selector
+from mergekit_rl.recipe.schema import MergeRecipe
+from mergekit_rl.recipe.schema_parts import Selector
 from mergekit_rl.registry import methods, stages
 from mergekit_rl.shipped import shipped_recipes
 

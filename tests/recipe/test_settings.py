@@ -8,7 +8,7 @@ from merge_trio import trio
 import mergekit_rl.methods  # noqa: F401
 from mergekit_rl import EditError
 from mergekit_rl.pipeline.merging.explain import explain
-from mergekit_rl.recipe.recipe import load
+from mergekit_rl.recipe.load import load
 from mergekit_rl.recipe.settings import Level, interpolate, resolve
 from mergekit_rl.registry import find_method
 

@@ -14,7 +14,7 @@ from mergekit_rl.io.header import TensorInfo
 from mergekit_rl.pipeline.merging.plan import Input, Output, Plan
 from mergekit_rl.pipeline.run import Job, current_device
 from mergekit_rl.pipeline.tensors import fitting
-from mergekit_rl.recipe.recipe import StageCall
+from mergekit_rl.recipe.schema_parts import StageCall
 
 PIECE = 2**18
 """Numbers at a time where every entry depends on the entries at its place alone: a cache's worth.
@@ -209,7 +209,9 @@ def job(plan: Plan, output: Output) -> Job:
     if output.method is None and not output.rows:
         return Job(output.name, cost=count, memory=2**25, size=size)
     streams = Merger(plan).streams(output)
-    memory = 2**25 if streams else int(each * _held(plan, output) * _width(infos))
+    # Of what streams, a piece of each model and some that are made of them.
+    held, length = (len(infos) + 3, PIECE) if streams else (_held(plan, output), each)
+    memory = int(held * length * _width(infos))
     return Job(output.name, cost=count * (1 + len(infos)), memory=memory, size=size)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import mergekit_rl.methods  # noqa: F401  registers the methods
 from mergekit_rl.errors import EditError
-from mergekit_rl.io.names import is_expert_stack, module_kind, split_layer
+from mergekit_rl.io.names import is_expert_stack, is_projection, module_kind, split_layer
 from mergekit_rl.registry import Context, Function, Setting, find_method
 
 StateDict = Mapping[str, Tensor]
@@ -49,6 +49,7 @@ def merge_state_dicts(
     first = models[0] if base is None else base
     merged: dict[str, Tensor] = {}
     layers = 1 + max((split[1] for name in first if (split := split_layer(name))), default=-1)
+    numbers = tuple(str(i) for i in range(base is not None, len(models) + (base is not None)))
     totals: tuple[float, ...] = ()
     if chosen.totals is not None:
         shares = [
@@ -67,7 +68,9 @@ def merge_state_dicts(
             layer=None if split is None else split[1],
             layers=layers,
             kind=module_kind(name),
+            projection=is_projection(name, tuple(own.shape)),
             seed=seed,
+            models=numbers,
             totals=totals,
         )
         over, tensors = _wide(chosen, name, models, base)

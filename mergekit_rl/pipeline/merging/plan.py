@@ -15,7 +15,8 @@ from mergekit_rl.io.names import is_expert_stack
 from mergekit_rl.pipeline.merging.inputs import Inputs
 from mergekit_rl.pipeline.merging.layers import Placed
 from mergekit_rl.pipeline.merging.vocabulary import TokenRows
-from mergekit_rl.recipe.recipe import Recipe, StageCall
+from mergekit_rl.recipe.recipe import Recipe
+from mergekit_rl.recipe.schema_parts import StageCall
 from mergekit_rl.registry import Context, Function
 
 

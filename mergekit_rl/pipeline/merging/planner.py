@@ -8,7 +8,7 @@ from mergekit_rl.errors import EditError
 from mergekit_rl.io.checkpoint import FLOATS
 from mergekit_rl.io.header import TensorInfo
 from mergekit_rl.io.modules import has_token_rows, is_head
-from mergekit_rl.io.names import is_projection, module_kind, split_layer
+from mergekit_rl.io.names import is_projection, is_router, module_kind, split_layer
 from mergekit_rl.pipeline.merging.chat import chat_template
 from mergekit_rl.pipeline.merging.inputs import Inputs, shown
 from mergekit_rl.pipeline.merging.layers import Place, Placed, placed
@@ -16,6 +16,7 @@ from mergekit_rl.pipeline.merging.plan import Input, Output, Plan
 from mergekit_rl.pipeline.merging.vocabulary import TokenRows
 from mergekit_rl.pipeline.options import DTYPES
 from mergekit_rl.recipe.recipe import Recipe
+from mergekit_rl.recipe.reference import ModelReference
 from mergekit_rl.registry import Context, find_method
 
 
@@ -59,6 +60,12 @@ class _Planner:
         notes += self._rows.notes if self._rows else ()
         notes += [f"{shown(names)}: {why}" for why, names in self._left_out.items()]
         notes += self._extra(layout)
+        routers = [output for output in outputs if is_router(output.name) and output.method]
+        if routers and self._recipe.router == "merge":
+            notes.append(
+                f"{len(routers)} routers are merged like other tensors; router: base keeps the "
+                "base's"
+            )
         if self._recipe.chat_template == "auto" and self._chat is None:
             notes.append("chat_template: auto: no model has a chat template")
         return Plan(
@@ -97,7 +104,10 @@ class _Planner:
         if info.dtype not in FLOATS:
             return self._copy(place, info, own, "no floating-point numbers")
         if not self._recipe.wants(place.name, place.layer, module_kind(place.name)):
-            return self._rest(place, info, own, "left out by include or exclude")
+            rest = self._recipe.rest
+            return self._rest(place, info, own, "left out by include or exclude", "rest", rest)
+        if self._recipe.router != "merge" and is_router(place.name):
+            return self._rest(place, info, own, "a router", "router", self._recipe.router)
         found = [(source, self._inputs.find(model, name)) for source, model, name in place.sources]
         having = [source for source, name in found if name is not None]
         if not having:
@@ -143,9 +153,16 @@ class _Planner:
             models=tuple(str(model) for _, model, _ in place.sources),
         )
 
-    def _rest(self, place: Place, info: TensorInfo, own: Input, why: str) -> Output:
-        """A tensor that the method does not merge, as the recipe's `rest` says."""
-        rest = self._recipe.rest
+    def _rest(
+        self,
+        place: Place,
+        info: TensorInfo,
+        own: Input,
+        why: str,
+        key: str,
+        rest: str | ModelReference,
+    ) -> Output:
+        """A tensor that the method does not merge, as the recipe says under a key."""
         if rest == "base":
             return self._copy(place, info, own, why)
         if rest != "mean":
@@ -172,7 +189,7 @@ class _Planner:
             None,
             inputs,
             settings,
-            dict.fromkeys(settings, "rest: mean"),
+            dict.fromkeys(settings, f"{key}: mean"),
             self._context(place, shape),
             rows,
         )

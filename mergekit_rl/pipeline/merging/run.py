@@ -22,7 +22,7 @@ from mergekit_rl.pipeline.options import DTYPES, resolve_devices
 from mergekit_rl.pipeline.run import Job, Progress, drain, run_jobs
 from mergekit_rl.pipeline.summary import peak_memory
 from mergekit_rl.pipeline.tensors import raw_bytes
-from mergekit_rl.recipe.recipe import load
+from mergekit_rl.recipe.load import load
 
 Written = "str | Path | Mapping[str, Any] | Sequence[Mapping[str, Any]]"
 

@@ -81,7 +81,8 @@ def test_a_vocabulary_that_differs_is_an_error_that_names_the_tokens(three, tmp_
         merge(recipe, tmp_path / "out")
     assert str(caught.value) == (
         f"recipe: {three['two']} has another vocabulary than {three['one']}: 'x' only "
-        "in the latter, 'y', 'w0', 'w1' and 3 more with other ids; add a tokenizer to the recipe, such as "
+        "in the latter, 'y', 'w0', 'w1' and 3 more with other ids; add a tokenizer to the "
+        "recipe, such as "
         "tokenizer: {source: union} or {source: base}"
     )
     assert not (tmp_path / "out").exists()
