@@ -10,7 +10,9 @@ def main() -> None:
     # Importing torch makes millions of objects that stay: looking for garbage among them takes a
     # tenth of a second.
     gc.disable()
-    _keep_freed_memory()
+    # Matrices in large pages, where the system grants them: faulting small ones in for each takes
+    # longer than the arithmetic of a merge. Read by torch when it first allocates.
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     from rledit.main import cli
 
     try:
@@ -24,23 +26,6 @@ def main() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def _keep_freed_memory() -> None:
-    """Has glibc reuse the matrices that are freed, rather than give their pages back to the system
-    and fault them in again for the next."""
-    if not sys.platform.startswith("linux"):
-        return
-    import ctypes
-
-    trim_threshold, mmap_threshold, arena_max = -1, -3, -8
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return  # another C library
-    mallopt(mmap_threshold, 2**30)
-    mallopt(trim_threshold, 2**29)
-    mallopt(arena_max, 4)
 
 
 if __name__ == "__main__":

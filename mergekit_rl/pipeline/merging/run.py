@@ -19,7 +19,7 @@ from mergekit_rl.pipeline.merging.plan import Output, Plan
 from mergekit_rl.pipeline.merging.planner import plan_merge
 from mergekit_rl.pipeline.merging.streamed import MergedCheckpoint
 from mergekit_rl.pipeline.options import DTYPES, resolve_devices
-from mergekit_rl.pipeline.run import Job, Progress, drain, run_jobs
+from mergekit_rl.pipeline.run import Job, Progress, default_workers, drain, run_jobs
 from mergekit_rl.pipeline.summary import peak_memory
 from mergekit_rl.pipeline.tensors import raw_bytes
 from mergekit_rl.recipe.load import load
@@ -141,6 +141,8 @@ class Run:
         last = documents[-1]
         with last.document.located():
             plan = plan_merge(last, open_inputs(last, places or {}, results), dtype)
+        if workers is None and devices == ("cpu",):
+            workers = default_workers() + 1  # one of them waits for the disk
         return Run(plan, tuple(_used(plan)), devices, workers, shard_bytes)
 
     @property
